@@ -1,0 +1,1 @@
+//! Storage actors: the sandbox, intrinsics, pipelines and memory placement.

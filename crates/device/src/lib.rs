@@ -1,0 +1,1 @@
+//! The device core: flash, write buffer, thermal model and persistence, sans-IO. Pure.

@@ -1,0 +1,1 @@
+//! One domain of the device: routes requests through stages, keeps streams in order, migrates actors. Pure.

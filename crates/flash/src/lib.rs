@@ -1,0 +1,1 @@
+//! NAND array and flash translation layer. Pure.

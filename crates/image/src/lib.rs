@@ -1,0 +1,1 @@
+//! A device image on disk: superblock, owner lock and media back ends.

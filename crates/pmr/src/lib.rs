@@ -1,0 +1,1 @@
+//! The shared persistent memory region: mapping, allocation, rings, waiting, ownership.

@@ -1,0 +1,1 @@
+//! Tables, line charts and self-contained HTML reports. Pure.

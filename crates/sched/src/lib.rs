@@ -1,0 +1,1 @@
+//! Where actors run: samples in, one placement decision an epoch out. Pure.

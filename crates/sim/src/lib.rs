@@ -1,0 +1,1 @@
+//! Virtual-time drivers, workloads and checkers. Pure.

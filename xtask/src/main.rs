@@ -1,0 +1,2 @@
+//! Source checks and other chores of the project.
+fn main() {}
