@@ -1,0 +1,728 @@
+//! The state machine of one domain.
+//!
+//! An actor here is in one of five places:
+//!
+//! ```text
+//!           begin_move            border reached            Prepare arrives
+//!   Owner ------------> Leaving ----------------> Left -----------------------> Coming
+//!     ^                                            |  Refuse arrives: back to Owner  |
+//!     |<-------------------------------------------+                                 |
+//!     |<------------------------------- Adopt arrives, record says Active -----------+
+//!   Away --Prepare arrives--> Coming
+//! ```
+//!
+//! Invariants:
+//! 1. A stage runs only for an actor in `Owner` or, to the end of the chunk that runs, in `Leaving`.
+//! 2. On a write, an actor takes the requests of a stream in the order of their sequence, each once:
+//!    `gates[stream]` is the last one that went through, and the next one is the only one it takes.
+//!    A failed request and a skipped stage pass the gate without being run.
+//! 3. What waits here and belongs to an actor that is elsewhere is sent on, in order. The queues are bounded
+//!    by the requests in flight, which the arena's slots bound.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::message::{Kind, Message, Opcode, Request};
+use crate::migrate::{self, Checkpoint, GLOBALS_MAX, OwnerRecord, Partial, Resolution};
+use crate::plan::{ActorId, Direction, Plan, Side, SlotId, StreamId, Tag};
+use crate::{Nanos, STREAMS_MAX, Status};
+
+/// One bounded piece of a stage's work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Call {
+    /// Whose stage.
+    pub actor: ActorId,
+    /// Which way.
+    pub direction: Direction,
+    /// The request's buffers.
+    pub slot: SlotId,
+    /// Which unit.
+    pub unit: u16,
+    /// How many units the request has.
+    pub units: u16,
+    /// Go on where the actor yielded, rather than begin.
+    pub resume: bool,
+    /// Yield after about this many bytes of input.
+    pub budget_bytes: u32,
+    /// The pipeline whose stage this is; units of another one are left alone.
+    pub tag: Tag,
+    /// The stream, for actors that keep state by stream.
+    pub stream: StreamId,
+    /// The request's place in it.
+    pub sequence: u64,
+}
+
+/// How a chunk ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// The unit is through; `bytes` of input were worked on in this chunk.
+    Done {
+        /// Input bytes of this chunk, for the cost model.
+        bytes: u32,
+    },
+    /// The budget is used up; there is more of the unit to do.
+    Yielded {
+        /// Input bytes of this chunk, for the cost model.
+        bytes: u32,
+    },
+    /// The request fails with this status.
+    Failed(Status),
+}
+
+/// The named points at which a test may kill a domain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Step {
+    /// Source: the decision is made, new requests go to the destination.
+    Routed = 0,
+    /// Source: the running chunk has ended.
+    Drained = 1,
+    /// Source: the checkpoint is written, `Ready` is not.
+    CheckpointWritten = 2,
+    /// Source: `Ready` is set, the doorbell has not rung.
+    Ready = 3,
+    /// Destination: the doorbell has been heard.
+    DoorbellHeard = 4,
+    /// Destination: the actor is rebuilt, `Active` is not set.
+    Rebuilt = 5,
+    /// Destination: `Active` is set, nothing has been served.
+    Active = 6,
+    /// Destination: the first chunk after the adoption has run.
+    FirstServed = 7,
+    /// Write path: a stage is about to run.
+    StageBegins = 8,
+    /// Write path: a stage has run, its output is not passed on.
+    StageEnds = 9,
+    /// Write path, host: the request is in its slot, not yet submitted.
+    SlotFilled = 10,
+    /// Write path, device: all stages are through, the write buffer has nothing yet.
+    StoreBegins = 11,
+    /// Write path, device: the write buffer has the request, its completion is not sent.
+    StoreEnds = 12,
+    /// Write path, host: the completion is here, the client does not know.
+    CompletionHeard = 13,
+    /// Device: a page is about to be programmed.
+    ProgramBegins = 14,
+    /// Device: a page has been programmed, the model does not know.
+    ProgramEnds = 15,
+}
+
+impl Step {
+    /// Every step.
+    pub const ALL: [Step; 16] = [
+        Step::Routed,
+        Step::Drained,
+        Step::CheckpointWritten,
+        Step::Ready,
+        Step::DoorbellHeard,
+        Step::Rebuilt,
+        Step::Active,
+        Step::FirstServed,
+        Step::StageBegins,
+        Step::StageEnds,
+        Step::SlotFilled,
+        Step::StoreBegins,
+        Step::StoreEnds,
+        Step::CompletionHeard,
+        Step::ProgramBegins,
+        Step::ProgramEnds,
+    ];
+
+    /// The step of a name, as `Debug` prints it.
+    pub fn from_name(name: &str) -> Option<Step> {
+        Step::ALL.into_iter().find(|step| format!("{step:?}") == name)
+    }
+}
+
+/// What a domain works on and with.
+pub trait Env {
+    /// Where ownership lies.
+    type Record: OwnerRecord;
+
+    /// The owner record of an actor.
+    fn record(&self, actor: ActorId) -> &Self::Record;
+    /// Runs one chunk. The runner keeps the unit table: it finds the unit's input and notes its output.
+    fn run(&mut self, call: &Call) -> Outcome;
+    /// The bytes of input that one chunk of this actor may have.
+    fn chunk_bytes(&mut self, actor: ActorId, direction: Direction) -> u32;
+    /// When a chunk of `bytes` that starts now is over: now on the host, what the model says on the device.
+    fn charge(&mut self, now: Nanos, actor: ActorId, direction: Direction, bytes: u32) -> Nanos;
+    /// The earliest time at which the actor's tenant has CPU share left.
+    fn allowed_at(&mut self, now: Nanos, actor: ActorId) -> Nanos;
+    /// The mutable globals of an actor that leaves.
+    fn export(&mut self, actor: ActorId) -> [u64; GLOBALS_MAX];
+    /// Sets the globals of an actor that arrives; its memory is already here.
+    fn import(&mut self, actor: ActorId, globals: &[u64; GLOBALS_MAX]);
+    /// Makes the actor afresh with the state committed at `gates` (the last committed sequence a stream).
+    fn reset(&mut self, actor: ActorId, gates: &[u64; STREAMS_MAX]);
+    /// Of a read: the pipeline of the first unit that is not decoded yet.
+    fn next_tag(&mut self, request: &Request) -> Option<Tag>;
+    /// Of a read that is decoded: puts the wanted bytes where the client looks for them; their number.
+    fn deliver(&mut self, request: &Request) -> Result<u32, Status>;
+    /// Notes in the request's slot that it failed, so that a recovery does not take it for committed.
+    fn note_failure(&mut self, request: &Request);
+    /// A named point was passed.
+    fn at(&mut self, _step: Step, _actor: Option<ActorId>) {}
+}
+
+/// Why a move was not begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum DomainError {
+    /// The actor is not here, or already on its way.
+    #[error("actor {0:?} cannot be moved from here now: it is elsewhere or already moving")]
+    NotHere(ActorId),
+    /// No such actor.
+    #[error("there is no actor {0:?} on this device; `osier actor ls` lists them")]
+    Unknown(ActorId),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Owner,
+    Leaving,
+    Left { generation: u64 },
+    Coming { generation: u64 },
+    Away,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Current {
+    partial: Partial,
+    direction: Direction,
+    /// The chunk that has been run and is not over by the model.
+    running: Option<(Nanos, Outcome)>,
+}
+
+/// One actor as this domain sees it.
+#[derive(Debug, Clone)]
+struct Actor {
+    place: Place,
+    queue: VecDeque<Request>,
+    current: Option<Current>,
+    gates: [u64; STREAMS_MAX],
+    globals_sent: [u64; GLOBALS_MAX],
+    fresh: bool,
+    stats: Stats,
+}
+
+/// What an actor did here.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Units that went through.
+    pub units: u64,
+    /// Input bytes.
+    pub bytes: u64,
+    /// Time by the model (device) or zero (host, where the runner measures).
+    pub busy: u64,
+    /// Times that it left.
+    pub departures: u64,
+    /// Times that it came.
+    pub arrivals: u64,
+    /// Requests that failed in it.
+    pub failures: u64,
+    /// Largest number of requests that waited for it.
+    pub queue_max: u64,
+}
+
+/// One domain. See the module's text.
+#[derive(Debug)]
+pub struct Domain {
+    side: Side,
+    plan: Plan,
+    actors: Vec<Actor>,
+    outbox: VecDeque<Message>,
+    store: VecDeque<Request>,
+    done: VecDeque<Request>,
+    held: BTreeMap<(StreamId, u64), Request>,
+    delivered: [u64; STREAMS_MAX],
+}
+
+impl Domain {
+    /// A domain whose actors are where `owners` says. `gates` is the last committed sequence of each stream.
+    pub fn new(side: Side, plan: Plan, owners: &[Side], gates: &[u64; STREAMS_MAX]) -> Domain {
+        assert_eq!(owners.len(), plan.actors());
+        let actors = owners.iter().map(|owner| Actor::new(*owner == side, gates)).collect();
+        Domain {
+            side,
+            plan,
+            actors,
+            outbox: VecDeque::new(),
+            store: VecDeque::new(),
+            done: VecDeque::new(),
+            held: BTreeMap::new(),
+            delivered: *gates,
+        }
+    }
+
+    /// Which domain this is.
+    pub fn side(&self) -> Side {
+        self.side
+    }
+
+    /// The pipelines.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Whether this domain serves the actor now.
+    pub fn owns(&self, actor: ActorId) -> bool {
+        matches!(self.actors[usize::from(actor.0)].place, Place::Owner | Place::Leaving)
+    }
+
+    /// What the actor did here so far.
+    pub fn stats(&self, actor: ActorId) -> Stats {
+        self.actors[usize::from(actor.0)].stats
+    }
+
+    /// Requests that wait here or run.
+    pub fn pending(&self) -> usize {
+        let queued = self.actors.iter().map(|a| a.queue.len() + usize::from(a.current.is_some()));
+        queued.sum::<usize>() + self.outbox.len() + self.store.len()
+    }
+
+    /// A client's request, on the host: puts it on its way.
+    pub fn submit(&mut self, request: Request, env: &mut impl Env) {
+        assert_eq!(self.side, Side::Host, "clients are on the host");
+        self.route(request, env);
+    }
+
+    /// Says up to which sequence the completions of a stream have been delivered before this domain began.
+    pub fn set_delivered(&mut self, stream: StreamId, sequence: u64) {
+        self.delivered[usize::from(stream.0)] = sequence;
+    }
+
+    /// A message of the other domain.
+    pub fn receive(&mut self, message: Message, env: &mut impl Env) {
+        match message.kind {
+            Kind::Request(request) => self.route(request, env),
+            Kind::Complete(request) => self.completed(request),
+            Kind::Prepare { actor, generation } => self.prepare(actor, generation),
+            Kind::Adopt { actor, generation } => self.adopt(actor, generation, env),
+            Kind::Refuse { actor, generation } => self.refused(actor, generation, env),
+            Kind::MoveRequest { actor, to } => {
+                if to != self.side {
+                    // One that came too late finds the actor gone, which is what it asked for.
+                    let _ = self.begin_move(actor, env);
+                }
+            }
+        }
+    }
+
+    /// Gives an actor to the other domain: from now on new requests go there, those that wait here are
+    /// sent after them, and when the running chunk ends the checkpoint goes too.
+    pub fn begin_move(&mut self, actor: ActorId, env: &mut impl Env) -> Result<(), DomainError> {
+        let state = self.actors.get_mut(usize::from(actor.0)).ok_or(DomainError::Unknown(actor))?;
+        if state.place != Place::Owner {
+            return Err(DomainError::NotHere(actor));
+        }
+        state.place = Place::Leaving;
+        let generation = migrate::state(env.record(actor)).map_or(0, |s| s.generation + 1);
+        self.outbox.push_back(Message { kind: Kind::Prepare { actor, generation } });
+        for request in state.queue.drain(..) {
+            self.outbox.push_back(Message { kind: Kind::Request(request) });
+        }
+        env.at(Step::Routed, Some(actor));
+        self.leave_at_border(actor, env);
+        Ok(())
+    }
+
+    /// Does what can be done now: ends chunks that are due, runs the next one of each actor, at most one
+    /// an actor. Says whether anything was done.
+    pub fn poll(&mut self, now: Nanos, env: &mut impl Env) -> bool {
+        let mut progress = false;
+        for index in 0..self.actors.len() {
+            progress |= self.advance(now, ActorId(index as u16), env);
+        }
+        progress
+    }
+
+    /// The next time at which [`Domain::poll`] has something to do, if it is known now.
+    pub fn next_event(&mut self, now: Nanos, env: &mut impl Env) -> Option<Nanos> {
+        let mut next: Option<Nanos> = None;
+        for index in 0..self.actors.len() {
+            let actor = &self.actors[index];
+            let at = match actor.current {
+                Some(Current { running: Some((due, _)), .. }) => due,
+                Some(_) if actor.place == Place::Owner => env.allowed_at(now, ActorId(index as u16)),
+                None if actor.place == Place::Owner && actor.has_next() => env.allowed_at(now, ActorId(index as u16)),
+                _ => continue,
+            };
+            next = Some(next.map_or(at, |n| n.min(at)));
+        }
+        next
+    }
+
+    /// The next message for the other domain.
+    pub fn take_outgoing(&mut self) -> Option<Message> {
+        self.outbox.pop_front()
+    }
+
+    /// On the device: the next request for the device core: a write that is through its stages, a read that
+    /// has to be fetched, a trim or a flush.
+    pub fn take_store(&mut self) -> Option<Request> {
+        self.store.pop_front()
+    }
+
+    /// On the device: the core has done with a request. A read that was fetched goes to its inverse stages,
+    /// everything else to the host.
+    pub fn stored(&mut self, request: Request, env: &mut impl Env) {
+        assert_eq!(self.side, Side::Device, "the store is on the device");
+        if request.descriptor.opcode == Opcode::Read && request.status.is_success() {
+            self.next_group(Request { fetched: true, ..request }, env);
+        } else {
+            self.complete(request);
+        }
+    }
+
+    /// On the host: the next request that ended, in the order of its stream.
+    pub fn take_completion(&mut self) -> Option<Request> {
+        self.done.pop_front()
+    }
+
+    /// Throws away all that is in flight and takes the owners that the records hold after a death. The
+    /// caller replays what was not committed. Answers what happened to each actor.
+    pub fn recover(
+        &mut self,
+        alive: [bool; 2],
+        defaults: &[Side],
+        gates: &[u64; STREAMS_MAX],
+        env: &mut impl Env,
+    ) -> Vec<Resolution> {
+        self.outbox.clear();
+        self.store.clear();
+        self.held.clear();
+        let mut resolutions = Vec::with_capacity(self.actors.len());
+        for index in 0..self.actors.len() {
+            let actor = ActorId(index as u16);
+            let resolution = migrate::resolve(env.record(actor), alive, defaults[index]);
+            let stats = self.actors[index].stats;
+            self.actors[index] = Actor::new(resolution.owner() == self.side, gates);
+            self.actors[index].stats = stats;
+            if resolution.owner() == self.side {
+                env.reset(actor, gates);
+            }
+            resolutions.push(resolution);
+        }
+        resolutions
+    }
+
+    fn route(&mut self, mut request: Request, env: &mut impl Env) {
+        if request.descriptor.opcode == Opcode::Read && !request.fetched {
+            return self.to_store(request);
+        }
+        let direction = request.descriptor.direction();
+        // Bounded by the stages of one pipeline.
+        loop {
+            let tag = request.descriptor.tag;
+            let Some(actor) = self.stage(&request) else { return self.through(request, env) };
+            let position = self.plan.position(tag, actor).unwrap_or(0);
+            let pass = !request.status.is_success() || request.descriptor.skips(position);
+            if direction == Direction::Inverse && pass {
+                request.visited += 1;
+                continue;
+            }
+            let state = &mut self.actors[usize::from(actor.0)];
+            match state.place {
+                Place::Owner | Place::Coming { .. } => {
+                    state.queue.push_back(request);
+                    state.stats.queue_max = state.stats.queue_max.max(state.queue.len() as u64);
+                }
+                Place::Leaving | Place::Left { .. } | Place::Away => {
+                    self.outbox.push_back(Message { kind: Kind::Request(request) });
+                }
+            }
+            return;
+        }
+    }
+
+    fn stage(&self, request: &Request) -> Option<ActorId> {
+        match request.descriptor.opcode {
+            Opcode::Write | Opcode::Read => {
+                self.plan.stage(request.descriptor.tag, request.descriptor.direction(), request.visited)
+            }
+            Opcode::Passthrough | Opcode::Trim | Opcode::Flush => None,
+        }
+    }
+
+    /// Behind the last stage of a pipeline.
+    fn through(&mut self, request: Request, env: &mut impl Env) {
+        if !request.status.is_success() {
+            return self.complete(request);
+        }
+        match request.descriptor.direction() {
+            Direction::Forward => self.to_store(request),
+            Direction::Inverse => self.next_group(request, env),
+        }
+    }
+
+    fn next_group(&mut self, mut request: Request, env: &mut impl Env) {
+        match env.next_tag(&request) {
+            Some(tag) if self.plan.pipeline(tag).is_some() => {
+                request.descriptor.tag = tag;
+                request.visited = 0;
+                self.route(request, env);
+            }
+            Some(_) => {
+                request.status = Status::ACTOR_FAILED;
+                self.complete(request);
+            }
+            None => {
+                match env.deliver(&request) {
+                    Ok(bytes) => request.output = bytes,
+                    Err(status) => request.status = status,
+                }
+                self.complete(request);
+            }
+        }
+    }
+
+    fn to_store(&mut self, request: Request) {
+        match self.side {
+            Side::Device => self.store.push_back(request),
+            Side::Host => self.outbox.push_back(Message { kind: Kind::Request(request) }),
+        }
+    }
+
+    fn complete(&mut self, request: Request) {
+        match self.side {
+            Side::Device => self.outbox.push_back(Message { kind: Kind::Complete(request) }),
+            Side::Host => self.completed(request),
+        }
+    }
+
+    fn completed(&mut self, request: Request) {
+        let stream = usize::from(request.stream.0);
+        if request.sequence <= self.delivered[stream] {
+            return;
+        }
+        self.held.insert((request.stream, request.sequence), request);
+        while let Some(next) = self.held.remove(&(request.stream, self.delivered[stream] + 1)) {
+            self.delivered[stream] += 1;
+            self.done.push_back(next);
+        }
+    }
+
+    fn prepare(&mut self, actor: ActorId, generation: u64) {
+        if let Some(state) = self.actors.get_mut(usize::from(actor.0)) {
+            if !matches!(state.place, Place::Owner | Place::Leaving) {
+                state.place = Place::Coming { generation };
+            }
+        }
+    }
+
+    fn adopt(&mut self, actor: ActorId, generation: u64, env: &mut impl Env) {
+        let Some(state) = self.actors.get_mut(usize::from(actor.0)) else { return };
+        if state.place != (Place::Coming { generation }) {
+            return;
+        }
+        env.at(Step::DoorbellHeard, Some(actor));
+        match migrate::read_ready(env.record(actor), self.side, actor, generation) {
+            Ok(Some((word, checkpoint))) => {
+                env.import(actor, &checkpoint.globals);
+                env.at(Step::Rebuilt, Some(actor));
+                if migrate::set_active(env.record(actor), word, self.side) {
+                    env.at(Step::Active, Some(actor));
+                    state.arrive(&checkpoint);
+                }
+            }
+            Ok(None) => {}
+            Err(_) => self.refuse(actor, generation, env),
+        }
+    }
+
+    /// A checkpoint that cannot be used goes back with everything that waited for it.
+    fn refuse(&mut self, actor: ActorId, generation: u64, env: &mut impl Env) {
+        if !migrate::roll_back(env.record(actor), generation) {
+            return;
+        }
+        self.outbox.push_back(Message { kind: Kind::Refuse { actor, generation } });
+        let state = &mut self.actors[usize::from(actor.0)];
+        state.place = Place::Away;
+        for request in state.queue.drain(..) {
+            self.outbox.push_back(Message { kind: Kind::Request(request) });
+        }
+    }
+
+    fn refused(&mut self, actor: ActorId, generation: u64, env: &mut impl Env) {
+        let Some(state) = self.actors.get_mut(usize::from(actor.0)) else { return };
+        if state.place == (Place::Left { generation }) {
+            state.place = Place::Owner;
+            let globals = state.globals_sent;
+            env.import(actor, &globals);
+        }
+    }
+
+    /// One actor: ends a chunk that is due, and runs the next.
+    fn advance(&mut self, now: Nanos, actor: ActorId, env: &mut impl Env) -> bool {
+        let index = usize::from(actor.0);
+        let mut progress = false;
+        if let Some(Current { running: Some((due, outcome)), .. }) = self.actors[index].current {
+            if due > now {
+                return false;
+            }
+            self.end_chunk(actor, outcome, env);
+            self.leave_at_border(actor, env);
+            progress = true;
+        }
+        if self.actors[index].place != Place::Owner || !self.take_next(actor, env) {
+            return progress;
+        }
+        if env.allowed_at(now, actor) > now {
+            return progress;
+        }
+        self.begin_chunk(now, actor, env);
+        true
+    }
+
+    /// Makes sure that the actor has a request to work on.
+    fn take_next(&mut self, actor: ActorId, env: &mut impl Env) -> bool {
+        let index = usize::from(actor.0);
+        // Requests that pass without being run leave the queue here; the queue is finite.
+        while self.actors[index].current.is_none() {
+            let Some(request) = self.actors[index].pop_next() else { return false };
+            let direction = request.descriptor.direction();
+            let position = self.plan.position(request.descriptor.tag, actor).unwrap_or(0);
+            let partial = Partial { request, unit: 0, resume: false };
+            if !request.status.is_success() || request.descriptor.skips(position) || request.descriptor.units == 0 {
+                self.leave_stage(actor, request, env);
+            } else {
+                self.actors[index].current = Some(Current { partial, direction, running: None });
+            }
+        }
+        true
+    }
+
+    fn begin_chunk(&mut self, now: Nanos, actor: ActorId, env: &mut impl Env) {
+        let state = &mut self.actors[usize::from(actor.0)];
+        let Some(current) = &mut state.current else { return };
+        let request = &current.partial.request;
+        let call = Call {
+            actor,
+            direction: current.direction,
+            slot: request.descriptor.slot,
+            unit: current.partial.unit,
+            units: request.descriptor.units,
+            resume: current.partial.resume,
+            budget_bytes: env.chunk_bytes(actor, current.direction),
+            tag: request.descriptor.tag,
+            stream: request.stream,
+            sequence: request.sequence,
+        };
+        env.at(Step::StageBegins, Some(actor));
+        let outcome = env.run(&call);
+        env.at(Step::StageEnds, Some(actor));
+        if std::mem::take(&mut state.fresh) {
+            env.at(Step::FirstServed, Some(actor));
+        }
+        let bytes = match outcome {
+            Outcome::Done { bytes } | Outcome::Yielded { bytes } => bytes,
+            Outcome::Failed(_) => 0,
+        };
+        let due = env.charge(now, actor, current.direction, bytes);
+        state.stats.bytes += u64::from(bytes);
+        state.stats.busy += due.0.saturating_sub(now.0);
+        current.running = Some((due, outcome));
+        if due <= now {
+            self.end_chunk(actor, outcome, env);
+        }
+    }
+
+    fn end_chunk(&mut self, actor: ActorId, outcome: Outcome, env: &mut impl Env) {
+        let state = &mut self.actors[usize::from(actor.0)];
+        let Some(current) = &mut state.current else { return };
+        current.running = None;
+        match outcome {
+            Outcome::Yielded { .. } => {
+                current.partial.resume = true;
+                return;
+            }
+            Outcome::Done { .. } => {
+                state.stats.units += 1;
+                current.partial.unit += 1;
+                current.partial.resume = false;
+                if current.partial.unit < current.partial.request.descriptor.units {
+                    return;
+                }
+            }
+            Outcome::Failed(status) => {
+                state.stats.failures += 1;
+                current.partial.request.status = status;
+                env.note_failure(&current.partial.request);
+            }
+        }
+        let request = current.partial.request;
+        state.current = None;
+        self.leave_stage(actor, request, env);
+    }
+
+    fn leave_stage(&mut self, actor: ActorId, mut request: Request, env: &mut impl Env) {
+        if request.descriptor.direction() == Direction::Forward {
+            self.actors[usize::from(actor.0)].gates[usize::from(request.stream.0)] = request.sequence;
+        }
+        request.visited += 1;
+        self.route(request, env);
+    }
+
+    /// If the actor is to leave and no chunk of it runs: the checkpoint, `Ready`, the doorbell.
+    fn leave_at_border(&mut self, actor: ActorId, env: &mut impl Env) {
+        let state = &mut self.actors[usize::from(actor.0)];
+        let running = matches!(state.current, Some(Current { running: Some(_), .. }));
+        if state.place != Place::Leaving || running {
+            return;
+        }
+        env.at(Step::Drained, Some(actor));
+        let globals = env.export(actor);
+        let mut checkpoint =
+            Checkpoint { actor, generation: 0, globals, gates: state.gates, current: state.current.map(|c| c.partial) };
+        // Only a recovery changes the word of an actor that is here, and a recovery is run by this domain itself.
+        let word = migrate::write_checkpoint(env.record(actor), self.side, &mut checkpoint);
+        env.at(Step::CheckpointWritten, Some(actor));
+        let Some(generation) = word.and_then(|word| migrate::set_ready(env.record(actor), word, self.side)) else {
+            panic!("{actor:?}: its owner word changed while the {} domain held it", self.side)
+        };
+        env.at(Step::Ready, Some(actor));
+        state.place = Place::Left { generation };
+        state.globals_sent = globals;
+        state.stats.departures += 1;
+        self.outbox.push_back(Message { kind: Kind::Adopt { actor, generation } });
+    }
+}
+
+impl Actor {
+    fn new(owned: bool, gates: &[u64; STREAMS_MAX]) -> Actor {
+        Actor {
+            place: if owned { Place::Owner } else { Place::Away },
+            queue: VecDeque::new(),
+            current: None,
+            gates: *gates,
+            globals_sent: [0; GLOBALS_MAX],
+            fresh: false,
+            stats: Stats::default(),
+        }
+    }
+
+    fn arrive(&mut self, checkpoint: &Checkpoint) {
+        self.place = Place::Owner;
+        self.gates = checkpoint.gates;
+        self.fresh = true;
+        self.stats.arrivals += 1;
+        self.current = checkpoint.current.map(|partial| Current {
+            partial,
+            direction: partial.request.descriptor.direction(),
+            running: None,
+        });
+    }
+
+    fn takes(&self, request: &Request) -> bool {
+        request.descriptor.direction() == Direction::Inverse
+            || request.sequence == self.gates[usize::from(request.stream.0)] + 1
+    }
+
+    fn has_next(&self) -> bool {
+        self.queue.iter().any(|request| self.takes(request))
+    }
+
+    fn pop_next(&mut self) -> Option<Request> {
+        let index = self.queue.iter().position(|request| self.takes(request))?;
+        self.queue.remove(index)
+    }
+}
