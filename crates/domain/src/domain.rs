@@ -380,6 +380,10 @@ impl Domain {
 
     /// Throws away all that is in flight and takes the owners that the records hold after a death. The
     /// caller replays what was not committed. Answers what happened to each actor.
+    ///
+    /// `gates` holds for each stream the sequence before the first that will be replayed: the later of the
+    /// device's committed cursor and the last completion that the client was given (a request that failed is
+    /// completed and never committed).
     pub fn recover(
         &mut self,
         alive: [bool; 2],
@@ -390,14 +394,14 @@ impl Domain {
         self.outbox.clear();
         self.store.clear();
         self.held.clear();
+        assert_eq!(defaults.len(), self.actors.len());
         let mut resolutions = Vec::with_capacity(self.actors.len());
-        for index in 0..self.actors.len() {
+        for (index, (state, default)) in self.actors.iter_mut().zip(defaults).enumerate() {
             let actor = ActorId(index as u16);
-            let resolution = migrate::resolve(env.record(actor), alive, defaults[index]);
-            let stats = self.actors[index].stats;
-            self.actors[index] = Actor::new(resolution.owner() == self.side, gates);
-            self.actors[index].stats = stats;
-            if resolution.owner() == self.side {
+            let resolution = migrate::resolve(env.record(actor), alive, *default);
+            let owned = resolution.owner() == self.side;
+            *state = Actor { stats: state.stats, ..Actor::new(owned, gates) };
+            if owned {
                 env.reset(actor, gates);
             }
             resolutions.push(resolution);
@@ -407,7 +411,7 @@ impl Domain {
 
     fn route(&mut self, mut request: Request, env: &mut impl Env) {
         if request.descriptor.opcode == Opcode::Read && !request.fetched {
-            return self.to_store(request);
+            return self.store_or_send(request);
         }
         let direction = request.descriptor.direction();
         // Bounded by the stages of one pipeline.
@@ -449,7 +453,7 @@ impl Domain {
             return self.complete(request);
         }
         match request.descriptor.direction() {
-            Direction::Forward => self.to_store(request),
+            Direction::Forward => self.store_or_send(request),
             Direction::Inverse => self.next_group(request, env),
         }
     }
@@ -475,7 +479,7 @@ impl Domain {
         }
     }
 
-    fn to_store(&mut self, request: Request) {
+    fn store_or_send(&mut self, request: Request) {
         match self.side {
             Side::Device => self.store.push_back(request),
             Side::Host => self.outbox.push_back(Message { kind: Kind::Request(request) }),
@@ -502,10 +506,9 @@ impl Domain {
     }
 
     fn prepare(&mut self, actor: ActorId, generation: u64) {
-        if let Some(state) = self.actors.get_mut(usize::from(actor.0)) {
-            if !matches!(state.place, Place::Owner | Place::Leaving) {
-                state.place = Place::Coming { generation };
-            }
+        let Some(state) = self.actors.get_mut(usize::from(actor.0)) else { return };
+        if !matches!(state.place, Place::Owner | Place::Leaving) {
+            state.place = Place::Coming { generation };
         }
     }
 

@@ -15,6 +15,8 @@ mod domain;
 pub mod message;
 pub mod migrate;
 pub mod plan;
+#[cfg(test)]
+mod tests;
 
 pub use domain::{Call, Domain, DomainError, Env, Outcome, Stats, Step};
 pub use message::{Descriptor, Kind, Message, Opcode};
