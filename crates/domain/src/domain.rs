@@ -21,7 +21,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::message::{Kind, Message, Opcode, Request};
+use crate::message::{FLAG_QUERY, Kind, Message, Opcode, Request};
 use crate::migrate::{self, Checkpoint, GLOBALS_MAX, OwnerRecord, Partial, Resolution};
 use crate::plan::{ActorId, Direction, Plan, Side, SlotId, StreamId, Tag};
 use crate::{Nanos, STREAMS_MAX, Status};
@@ -416,10 +416,8 @@ impl Domain {
         let direction = request.descriptor.direction();
         // Bounded by the stages of one pipeline.
         loop {
-            let tag = request.descriptor.tag;
             let Some(actor) = self.stage(&request) else { return self.through(request, env) };
-            let position = self.plan.position(tag, actor).unwrap_or(0);
-            let pass = !request.status.is_success() || request.descriptor.skips(position);
+            let pass = self.passes(&request, actor);
             if direction == Direction::Inverse && pass {
                 request.visited += 1;
                 continue;
@@ -436,6 +434,16 @@ impl Domain {
             }
             return;
         }
+    }
+
+    /// Whether the request goes past the actor without being run: it failed, leaves the stage out, has nothing
+    /// to run on, or is no query and the stage is one.
+    fn passes(&self, request: &Request, actor: ActorId) -> bool {
+        let descriptor = &request.descriptor;
+        let Some(position) = self.plan.position(descriptor.tag, actor) else { return true };
+        let query_only = self.plan.pipeline(descriptor.tag).is_some_and(|p| p.query & 1 << position != 0);
+        let query = descriptor.opcode == Opcode::Read && descriptor.flags & FLAG_QUERY != 0;
+        !request.status.is_success() || descriptor.skips(position) || descriptor.units == 0 || query_only && !query
     }
 
     fn stage(&self, request: &Request) -> Option<ActorId> {
@@ -583,9 +591,8 @@ impl Domain {
         while self.actors[index].current.is_none() {
             let Some(request) = self.actors[index].pop_next() else { return false };
             let direction = request.descriptor.direction();
-            let position = self.plan.position(request.descriptor.tag, actor).unwrap_or(0);
             let partial = Partial { request, unit: 0, resume: false };
-            if !request.status.is_success() || request.descriptor.skips(position) || request.descriptor.units == 0 {
+            if self.passes(&request, actor) {
                 self.leave_stage(actor, request, env);
             } else {
                 self.actors[index].current = Some(Current { partial, direction, running: None });

@@ -131,9 +131,18 @@ impl Descriptor {
         }
     }
 
-    /// Whether the stage at `position` is left out of this request.
+    /// Whether the stage at `position` is left out: of a write because the client says so, of a read because
+    /// it was left out when the extent was written.
     pub fn skips(&self, position: u8) -> bool {
-        self.flags & FLAG_SKIP_MASK & 1 << position != 0
+        (self.flags & FLAG_SKIP_MASK) as u8 & 1 << position != 0 || self.tag.skipped() & 1 << position != 0
+    }
+
+    /// What the extents of this write are tagged with.
+    pub fn stored_tag(&self) -> Tag {
+        match self.opcode {
+            Opcode::Write => self.tag.with_skipped((self.flags & FLAG_SKIP_MASK) as u8),
+            _ => Tag::NONE,
+        }
     }
 }
 

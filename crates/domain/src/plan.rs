@@ -62,9 +62,30 @@ pub struct StreamId(pub u16);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SlotId(pub u16);
 
-/// The pipeline that wrote an extent, as it is kept beside the extent on the media. 0 is no pipeline.
+/// How an extent was written, as it is kept beside it on the media: the pipeline in bits 0..24 (0 is no
+/// pipeline) and in bits 24..32 the stages that were left out, so that a read leaves them out too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Tag(pub u32);
+
+impl Tag {
+    /// Of bytes that went through no stage.
+    pub const NONE: Tag = Tag(0);
+
+    /// The pipeline alone.
+    pub fn pipeline(self) -> Tag {
+        Tag(self.0 & 0x00ff_ffff)
+    }
+
+    /// The stages that were left out: bit *i* stands for position *i*.
+    pub fn skipped(self) -> u8 {
+        (self.0 >> 24) as u8
+    }
+
+    /// The same pipeline with these stages left out.
+    pub fn with_skipped(self, mask: u8) -> Tag {
+        Tag(self.pipeline().0 | u32::from(mask) << 24)
+    }
+}
 
 /// The stages of one pipeline, in the order of a write.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,6 +94,9 @@ pub struct Pipeline {
     pub tag: Tag,
     /// Its actors, first stage of a write first. At most [`STAGES_MAX`].
     pub stages: Vec<ActorId>,
+    /// Stages (bit *i*: position *i*) that only a query runs, on its way back: filters and projections, which
+    /// do not give back the bytes that were written.
+    pub query: u8,
 }
 
 /// Every pipeline of a device. Both domains hold the same one.
@@ -91,7 +115,7 @@ impl Plan {
     pub fn new(pipelines: Vec<Pipeline>) -> Plan {
         let mut seen = Vec::new();
         for (index, pipeline) in pipelines.iter().enumerate() {
-            assert!(pipeline.tag.0 != 0, "tag 0 means that no pipeline wrote an extent");
+            assert!(pipeline.tag != Tag::NONE && pipeline.tag.skipped() == 0, "{:?} names no pipeline", pipeline.tag);
             assert!(pipeline.stages.len() <= STAGES_MAX);
             assert!(pipelines[..index].iter().all(|p| p.tag != pipeline.tag), "one tag, one pipeline");
             seen.extend(pipeline.stages.iter().map(|a| usize::from(a.0)));
@@ -112,9 +136,9 @@ impl Plan {
         &self.pipelines
     }
 
-    /// The pipeline of a tag.
+    /// The pipeline of a tag, whatever was left out.
     pub fn pipeline(&self, tag: Tag) -> Option<&Pipeline> {
-        self.pipelines.iter().find(|p| p.tag == tag)
+        self.pipelines.iter().find(|p| p.tag == tag.pipeline())
     }
 
     /// The actor that a request meets as its `visited`-th stage, or `None` behind the last one.

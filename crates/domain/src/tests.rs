@@ -193,7 +193,7 @@ const WRITES: StreamId = StreamId(0);
 const READS: StreamId = StreamId(1);
 
 fn plan(stages: u16) -> Plan {
-    Plan::new(vec![Pipeline { tag: Tag(1), stages: (0..stages).map(ActorId).collect() }])
+    Plan::new(vec![Pipeline { tag: Tag(1), stages: (0..stages).map(ActorId).collect(), query: 0 }])
 }
 
 impl Bench {
