@@ -1,0 +1,150 @@
+//! Each policy finds work, keeps its time limit, and sleeps or polls as it says.
+
+use super::*;
+use crate::layout::ObjectKind;
+use crate::region::{Backing, Region};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+fn bell() -> Doorbell {
+    let region = Region::create(&Backing::Memfd, 65536, [0; 16]).unwrap();
+    let object = region.allocate("bell", ObjectKind::DOORBELL, 128, 128).unwrap();
+    Doorbell::new(&object, 0)
+}
+
+fn usable_policies() -> Vec<WaitPolicy> {
+    let all = [WaitPolicy::Poll, WaitPolicy::Umwait, WaitPolicy::Futex, WaitPolicy::Hybrid { spin_ns: 5_000 }];
+    all.into_iter().filter(|policy| Waiter::new(*policy).is_ok()).collect()
+}
+
+#[test]
+fn every_policy_finds_work_that_is_there_without_waiting() {
+    let bell = bell();
+    for policy in usable_policies() {
+        let mut waiter = Waiter::new(policy).unwrap();
+        assert_eq!(waiter.wait_for(&bell, Duration::ZERO, || Some(5)), Some(5));
+        assert_eq!(waiter.counts(), WaitCounts { polls: 1, ..WaitCounts::default() });
+    }
+}
+
+#[test]
+fn every_policy_keeps_its_time_limit() {
+    let bell = bell();
+    for policy in usable_policies() {
+        let mut waiter = Waiter::new(policy).unwrap();
+        let start = Instant::now();
+        assert!(!waiter.wait(&bell, bell.sequence(), Duration::from_millis(3)));
+        assert!(start.elapsed() >= Duration::from_millis(3), "{policy}");
+        assert_eq!(waiter.counts().timeouts, 1);
+        assert_eq!(bell.sleepers(), 0, "{policy} left its announcement behind");
+    }
+}
+
+#[test]
+fn every_policy_hears_a_ring_from_another_thread() {
+    for policy in usable_policies() {
+        let bell = bell();
+        let rounds = 200;
+        let answered = &bell.clone();
+        std::thread::scope(|scope| {
+            let asked = bell.clone();
+            let reply = Doorbell::new_for_test();
+            let replied = reply.clone();
+            scope.spawn(move || {
+                let mut waiter = Waiter::new(policy).unwrap();
+                for round in 0..rounds {
+                    assert!(waiter.wait(&asked, round, Duration::from_secs(10)), "{policy} round {round}");
+                    replied.ring();
+                }
+            });
+            let mut waiter = Waiter::new(policy).unwrap();
+            for round in 0..rounds {
+                if round % 8 == 0 {
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+                answered.ring();
+                assert!(waiter.wait(&reply, round, Duration::from_secs(10)), "{policy} reply {round}");
+            }
+        });
+    }
+}
+
+impl Doorbell {
+    fn new_for_test() -> Self {
+        bell()
+    }
+}
+
+#[test]
+fn a_futex_sleeper_is_woken_by_the_ring_and_not_by_its_limit() {
+    let bell = bell();
+    let woke = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut waiter = Waiter::new(WaitPolicy::Futex).unwrap();
+            woke.store(waiter.wait(&bell, 0, Duration::from_secs(30)), Ordering::SeqCst);
+            assert!(waiter.counts().sleeps >= 1);
+        });
+        while bell.sleepers() == 0 {
+            std::hint::spin_loop();
+        }
+        assert!(bell.ring(), "a sleeper was announced");
+    });
+    assert!(woke.into_inner());
+    assert!(!bell.ring(), "nobody sleeps any more");
+}
+
+#[test]
+fn a_hybrid_sleeps_only_after_its_spell() {
+    let bell = bell();
+    let mut eager = Waiter::new(WaitPolicy::Hybrid { spin_ns: u64::MAX }).unwrap();
+    assert!(!eager.wait(&bell, 0, Duration::from_millis(1)));
+    assert_eq!(eager.counts().sleeps, 0);
+    let mut lazy = Waiter::new(WaitPolicy::Hybrid { spin_ns: 0 }).unwrap();
+    assert!(!lazy.wait(&bell, 0, Duration::from_millis(20)));
+    assert!(lazy.counts().sleeps >= 1);
+}
+
+#[test]
+fn forgotten_sleepers_that_live_sleep_again() {
+    let bell = bell();
+    std::thread::scope(|scope| {
+        let sleeper = scope.spawn(|| {
+            let mut waiter = Waiter::new(WaitPolicy::Futex).unwrap();
+            let rung_twice = || (bell.sequence() >= 2).then_some(());
+            waiter.wait_for(&bell, Duration::from_secs(30), rung_twice)
+        });
+        let announced = || bell.sleepers() == 1;
+        while !announced() {
+            std::hint::spin_loop();
+        }
+        bell.forget_sleepers();
+        while !announced() {
+            std::hint::spin_loop();
+        }
+        assert!(bell.ring());
+        assert_eq!(sleeper.join().unwrap(), Some(()));
+    });
+}
+
+#[test]
+fn umwait_is_refused_with_its_reason_where_the_processor_lacks_it() {
+    let (waiter, replaced) = Waiter::with_fallback(WaitPolicy::Umwait);
+    match replaced {
+        Some(reason) => {
+            assert_eq!(waiter.policy(), WaitPolicy::HYBRID);
+            assert!(reason.to_string().contains("WAITPKG"));
+        }
+        None => assert_eq!(waiter.policy(), WaitPolicy::Umwait),
+    }
+}
+
+#[test]
+fn policies_are_read_back_as_they_are_printed() {
+    for policy in [WaitPolicy::Poll, WaitPolicy::Umwait, WaitPolicy::Futex, WaitPolicy::HYBRID] {
+        assert_eq!(policy.to_string().parse(), Ok(policy));
+    }
+    assert_eq!("hybrid".parse(), Ok(WaitPolicy::HYBRID));
+    for bad in ["", "Poll", "hybrid:", "hybrid:-1", "hybrid:x"] {
+        assert_eq!(bad.parse::<WaitPolicy>(), Err(BadPolicy(bad.to_owned())));
+    }
+}
