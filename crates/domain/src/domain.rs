@@ -160,6 +160,8 @@ pub trait Env {
     fn deliver(&mut self, request: &Request) -> Result<u32, Status>;
     /// Notes in the request's slot that it failed, so that a recovery does not take it for committed.
     fn note_failure(&mut self, request: &Request);
+    /// An actor has arrived, in the middle of a request or between two.
+    fn adopted(&mut self, _actor: ActorId, _mid_request: bool) {}
     /// A named point was passed.
     fn at(&mut self, _step: Step, _actor: Option<ActorId>) {}
 }
@@ -531,6 +533,7 @@ impl Domain {
                 env.import(actor, &checkpoint.globals);
                 env.at(Step::Rebuilt, Some(actor));
                 if migrate::set_active(env.record(actor), word, self.side) {
+                    env.adopted(actor, checkpoint.current.is_some());
                     env.at(Step::Active, Some(actor));
                     state.arrive(&checkpoint);
                 }
