@@ -1,0 +1,105 @@
+//! The names of the files in an image.
+
+use std::path::{Path, PathBuf};
+
+/// How a directory is named while an image is being made in it.
+pub(crate) const CREATING_PREFIX: &str = ".osier-creating-";
+/// How an image is named while it is being removed.
+pub(crate) const REMOVING_PREFIX: &str = ".osier-removing-";
+/// The longest name of an image, in bytes.
+const NAME_BYTES_MAX: usize = 64;
+
+/// Where everything in one image is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    root: PathBuf,
+}
+
+impl Layout {
+    /// The layout of the image in the directory `root`.
+    #[must_use]
+    pub fn new(root: &Path) -> Self {
+        Self { root: root.to_owned() }
+    }
+
+    /// The image's directory.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Two copies of the superblock.
+    #[must_use]
+    pub fn superblock(&self) -> PathBuf {
+        self.root.join("superblock")
+    }
+
+    /// The next superblock file, before it takes the place of the present one.
+    pub(crate) fn superblock_new(&self) -> PathBuf {
+        self.root.join("superblock.new")
+    }
+
+    /// The superblock file as it was before a damaged copy was restored.
+    #[must_use]
+    pub fn superblock_damaged(&self) -> PathBuf {
+        self.root.join("superblock.damaged")
+    }
+
+    /// The profile's full text.
+    #[must_use]
+    pub fn profile(&self) -> PathBuf {
+        self.root.join("profile.toml")
+    }
+
+    /// The flash array's bytes, when they are in a file.
+    #[must_use]
+    pub fn media(&self) -> PathBuf {
+        self.root.join("media")
+    }
+
+    /// The persistent memory region.
+    #[must_use]
+    pub fn pmr(&self) -> PathBuf {
+        self.root.join("pmr")
+    }
+
+    /// The directory of the keys, for its owner only.
+    #[must_use]
+    pub fn keys(&self) -> PathBuf {
+        self.root.join("keys")
+    }
+
+    /// The directory of what a running device needs and a stopped one does not: sockets and logs.
+    #[must_use]
+    pub fn run(&self) -> PathBuf {
+        self.root.join("run")
+    }
+
+    /// The owner lock.
+    #[must_use]
+    pub fn lock(&self) -> PathBuf {
+        self.root.join("lock")
+    }
+}
+
+/// The files that an image may hold, directly in its directory.
+pub(crate) const FILES: [&str; 7] =
+    ["profile.toml", "media", "pmr", "superblock.new", "superblock.damaged", "superblock", "lock"];
+/// The directories that an image may hold.
+pub(crate) const DIRECTORIES: [&str; 2] = ["keys", "run"];
+
+/// Whether `name` can name an image in a home directory.
+///
+/// # Errors
+/// What a name must look like.
+pub fn check_name(name: &str) -> Result<(), String> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let first = name.chars().next().is_some_and(|c| c.is_ascii_alphanumeric());
+    if first && name.len() <= NAME_BYTES_MAX && name.chars().all(allowed) {
+        return Ok(());
+    }
+    Err(format!(
+        "`{name}` cannot name a device: use 1 to {NAME_BYTES_MAX} letters, digits, `-`, `_` or `.`, \
+         beginning with a letter or digit; or give a path with a `/` in it"
+    ))
+}
