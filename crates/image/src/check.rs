@@ -2,25 +2,20 @@
 
 use std::fmt;
 use std::fs::{self, File};
-use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::io::{self, Seek, SeekFrom};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 
+use osier_pmr::{FORMAT_VERSION, Region};
+
 use crate::error::ImageError;
-use crate::image::{Inspection, Parts, inspect, read_profile, read_superblock_bytes};
+use crate::image::{Inspection, ProfileCheck, inspect, read_profile, read_superblock_bytes};
 use crate::layout::Layout;
 use crate::lock::LockState;
 use crate::remove::foreign_names;
 use crate::superblock::{MediaKind, SUPERBLOCK_BYTES};
+use crate::uuid::Uuid;
 
-/// The first eight bytes of a memory region, and the bytes where its version and identity lie
-/// (`docs/formats-pmr.md`).
-const PMR_MAGIC: [u8; 8] = *b"OSIERPMR";
-const PMR_VERSION_AT: usize = 8;
-const PMR_UUID_AT: usize = 24;
-const PMR_HEADER_BYTES: usize = 64;
-/// The newest version of a memory region that this program reads.
-const PMR_VERSION: u32 = 1;
 /// The permissions of the key directory: its owner's alone.
 const KEYS_MODE: u32 = 0o700;
 
@@ -124,8 +119,8 @@ impl CheckReport {
 /// # Errors
 /// [`ImageError::Missing`], [`ImageError::NotAnImage`], [`ImageError::NewerFormat`], or what the system
 /// said: then there is nothing to report on. Damage is a finding, not an error.
-pub fn check(path: &Path, parts: &Parts<'_>) -> Result<CheckReport, ImageError> {
-    check_with(path, parts, &mut |_| Vec::new())
+pub fn check(path: &Path, check_profile: ProfileCheck<'_>) -> Result<CheckReport, ImageError> {
+    check_with(path, check_profile, &mut |_| Vec::new())
 }
 
 /// [`check`], with more findings from a caller who knows what the media and the region mean. It is asked
@@ -135,7 +130,7 @@ pub fn check(path: &Path, parts: &Parts<'_>) -> Result<CheckReport, ImageError> 
 /// As [`check`].
 pub fn check_with(
     path: &Path,
-    parts: &Parts<'_>,
+    check_profile: ProfileCheck<'_>,
     deeper: &mut dyn FnMut(&Inspection) -> Vec<Finding>,
 ) -> Result<CheckReport, ImageError> {
     let layout = Layout::new(path);
@@ -150,7 +145,7 @@ pub fn check_with(
         Err(error) => return Err(error),
     };
     check_superblock(&layout, &inspection, &mut report)?;
-    check_profile(&layout, &inspection, parts, &mut report);
+    check_profile_text(&layout, &inspection, check_profile, &mut report);
     check_media(&layout, &inspection, &mut report);
     check_pmr(&layout, &inspection, &mut report);
     check_keys(&layout, &mut report);
@@ -189,13 +184,13 @@ fn check_superblock(layout: &Layout, seen: &Inspection, report: &mut CheckReport
     Ok(())
 }
 
-fn check_profile(layout: &Layout, seen: &Inspection, parts: &Parts<'_>, report: &mut CheckReport) {
+fn check_profile_text(layout: &Layout, seen: &Inspection, check_profile: ProfileCheck<'_>, report: &mut CheckReport) {
     let name = &seen.superblock.profile_name;
     let text = match read_profile(layout, &seen.superblock) {
         Ok(text) => text,
         Err(error) => return report.add(Area::Profile, Severity::Damage, cause_of(error)),
     };
-    match (parts.check_profile)(name, &text) {
+    match check_profile(name, &text) {
         Ok(()) => report.add(Area::Profile, Severity::Good, format!("`{name}`, checksum and values are right")),
         // The checksum is right, so this is what the image was made with: this program disagrees with it.
         Err(why) => report.add(Area::Profile, Severity::Damage, format!("this program refuses it: {why}")),
@@ -237,36 +232,21 @@ fn block_device_bytes(path: &Path) -> io::Result<u64> {
 }
 
 fn check_pmr(layout: &Layout, seen: &Inspection, report: &mut CheckReport) {
-    let path = layout.pmr();
     let bytes = seen.superblock.pmr_bytes;
-    let mut header = [0u8; PMR_HEADER_BYTES];
-    let read = File::open(&path).and_then(|mut file| {
-        let meta = file.metadata()?;
-        file.read_exact(&mut header)?;
-        Ok((meta.len(), meta.blocks() * 512))
-    });
-    let (found, reserved) = match read {
-        Ok(sizes) => sizes,
-        Err(cause) => {
-            return report.add(Area::Pmr, Severity::Damage, format!("the region cannot be read: {cause}"));
+    let reserved = seen.pmr_allocated_bytes.unwrap_or(0);
+    let (severity, text) = match Region::peek(&layout.pmr()) {
+        Err(error) => (Severity::Damage, error.to_string()),
+        Ok(header) if header.region_bytes != bytes => {
+            (Severity::Damage, format!("the region has {} bytes instead of {bytes}", header.region_bytes))
         }
-    };
-    let mut word = [0u8; 4];
-    word.copy_from_slice(&header[PMR_VERSION_AT..PMR_VERSION_AT + 4]);
-    let version = u32::from_le_bytes(word);
-    let uuid = &header[PMR_UUID_AT..PMR_UUID_AT + 16];
-    let (severity, text) = if found != bytes {
-        (Severity::Damage, format!("the region's file has {found} bytes instead of {bytes}"))
-    } else if header[..8] != PMR_MAGIC {
-        (Severity::Damage, "the region's file does not begin with the magic OSIERPMR".to_owned())
-    } else if version != PMR_VERSION {
-        (Severity::Damage, format!("the region has version {version}, and this program reads {PMR_VERSION}"))
-    } else if uuid != seen.superblock.uuid.0 {
-        (Severity::Damage, "the region belongs to another image".to_owned())
-    } else if reserved < bytes {
-        (Severity::Note, format!("only {reserved} of {bytes} bytes are reserved on disk: a full disk can stop it"))
-    } else {
-        (Severity::Good, format!("region of {bytes} bytes, version {version}, all reserved"))
+        Ok(header) if header.uuid != seen.superblock.uuid.0 => {
+            (Severity::Damage, format!("the region belongs to image {}", Uuid(header.uuid)))
+        }
+        Ok(_) if reserved < bytes => (
+            Severity::Note,
+            format!("only {reserved} of {bytes} bytes are reserved on disk; the next start reserves the rest"),
+        ),
+        Ok(_) => (Severity::Good, format!("region of {bytes} bytes, version {FORMAT_VERSION}, all reserved")),
     };
     report.add(Area::Pmr, severity, text);
 }

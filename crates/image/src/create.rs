@@ -9,11 +9,12 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use osier_pmr::{Backing, PmrError, REGION_BYTES_MIN, Region};
 use rustix::fs::{CWD, RenameFlags};
 
 use crate::clock;
 use crate::error::{ImageError, io_error};
-use crate::image::{Image, Parts};
+use crate::image::{Image, ProfileCheck};
 use crate::layout::{CREATING_PREFIX, Layout};
 use crate::lock::{LockState, OwnerLock, probe};
 use crate::media::{BlockMedia, Media};
@@ -23,8 +24,6 @@ use crate::superblock::{
 use crate::uuid::Uuid;
 use crate::{BLOCK_BYTES, image};
 
-/// The smallest persistent memory region, in bytes.
-pub const PMR_BYTES_MIN: u64 = 64 * 1024;
 /// How much of a block device is looked at to see whether it is in use: every common file system,
 /// partition table and volume manager writes within it.
 const BLANK_BYTES: u64 = 1024 * 1024;
@@ -78,15 +77,19 @@ impl Image {
     /// [`ImageError::Options`] and [`ImageError::Profile`] before anything is written;
     /// [`ImageError::Exists`]; [`ImageError::NoSpace`] when the files or the reserved region do not fit.
     /// Nothing is left behind after an error.
-    pub fn create(path: &Path, options: &CreateOptions, parts: &Parts<'_>) -> Result<Superblock, ImageError> {
-        let superblock = plan(path, options, parts)?;
+    pub fn create(
+        path: &Path,
+        options: &CreateOptions,
+        check_profile: ProfileCheck<'_>,
+    ) -> Result<Superblock, ImageError> {
+        let superblock = plan(path, options, check_profile)?;
         let parent = parent_of(path);
         sweep(parent);
         if fs::symlink_metadata(path).is_ok() {
             return Err(ImageError::Exists { path: path.to_owned() });
         }
         let temporary = Temporary::make(parent, path, &superblock)?;
-        temporary.fill(&superblock, options, parts)?;
+        temporary.fill(&superblock, options)?;
         if let MediaSpec::Block { path: device, overwrite } = &options.media {
             take_block_device(path, device, *overwrite, options.media_bytes)?;
         }
@@ -97,7 +100,7 @@ impl Image {
 }
 
 /// Checks what was asked for, and says what the superblock will be.
-fn plan(path: &Path, options: &CreateOptions, parts: &Parts<'_>) -> Result<Superblock, ImageError> {
+fn plan(path: &Path, options: &CreateOptions, check_profile: ProfileCheck<'_>) -> Result<Superblock, ImageError> {
     let refuse = |why: String| Err(ImageError::Options { path: path.to_owned(), why });
     let profile = &options.profile;
     if profile.name.is_empty() || profile.name.len() > PROFILE_NAME_BYTES_MAX {
@@ -107,7 +110,7 @@ fn plan(path: &Path, options: &CreateOptions, parts: &Parts<'_>) -> Result<Super
         return refuse(format!("the profile is longer than {} bytes", image::PROFILE_BYTES_MAX));
     }
     for (what, bytes, min) in
-        [("media", options.media_bytes, BLOCK_BYTES), ("persistent memory region", options.pmr_bytes, PMR_BYTES_MIN)]
+        [("media", options.media_bytes, BLOCK_BYTES), ("persistent memory region", options.pmr_bytes, REGION_BYTES_MIN)]
     {
         if bytes < min || !bytes.is_multiple_of(BLOCK_BYTES) || i64::try_from(bytes).is_err() {
             return refuse(format!(
@@ -118,8 +121,7 @@ fn plan(path: &Path, options: &CreateOptions, parts: &Parts<'_>) -> Result<Super
     if options.logical_blocks == 0 {
         return refuse("the capacity is zero".to_owned());
     }
-    (parts.check_profile)(&profile.name, &profile.text)
-        .map_err(|why| ImageError::Profile { path: path.to_owned(), why })?;
+    check_profile(&profile.name, &profile.text).map_err(|why| ImageError::Profile { path: path.to_owned(), why })?;
     let mut random = [0u8; 16];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
         .map_err(|errno| io_error("drawing an identifier for", path)(errno.into()))?;
@@ -184,7 +186,7 @@ impl Temporary {
         Ok(made)
     }
 
-    fn fill(&self, superblock: &Superblock, options: &CreateOptions, parts: &Parts<'_>) -> Result<(), ImageError> {
+    fn fill(&self, superblock: &Superblock, options: &CreateOptions) -> Result<(), ImageError> {
         let layout = &self.layout;
         let mut copies = Vec::with_capacity(SUPERBLOCK_BYTES);
         copies.extend_from_slice(&superblock.encode(0));
@@ -203,8 +205,7 @@ impl Temporary {
         for directory in [layout.keys(), layout.run()] {
             DirBuilder::new().mode(0o700).create(&directory).map_err(io_error("making", &directory))?;
         }
-        let pmr = layout.pmr();
-        (parts.make_pmr)(&pmr, options.pmr_bytes, superblock.uuid)?;
+        make_pmr(&layout.pmr(), options.pmr_bytes, superblock.uuid)?;
         image::sync_directory(layout.root())
     }
 
@@ -253,6 +254,20 @@ fn sweep(parent: &Path) {
             }
         }
     }
+}
+
+/// Makes the region: formatted, all its room reserved, and on disk.
+fn make_pmr(path: &Path, bytes: u64, uuid: Uuid) -> Result<(), ImageError> {
+    let operation = "making the persistent memory region";
+    Region::create(&Backing::File(path.to_owned()), bytes, uuid.0).and_then(|region| region.sync()).map_err(|error| {
+        match error {
+            PmrError::NoSpace { .. } => {
+                io_error(operation, path)(io::Error::new(io::ErrorKind::StorageFull, "no space left"))
+            }
+            PmrError::Io { source, .. } => io_error(operation, path)(source),
+            other => io_error(operation, path)(io::Error::other(other.to_string())),
+        }
+    })
 }
 
 fn write_new(path: &Path, bytes: &[u8]) -> Result<(), ImageError> {

@@ -19,22 +19,14 @@ use crate::media::{BlockMedia, FileMedia, Media, MediaError, MemoryMedia, NoneMe
 use crate::superblock::{
     COPIES, COPY_BYTES, CopyFault, Incarnation, MediaKind, ReadFault, Reading, SUPERBLOCK_BYTES, Superblock,
 };
-use crate::uuid::Uuid;
 
 /// The longest profile, in bytes.
 pub(crate) const PROFILE_BYTES_MAX: u64 = 1024 * 1024;
 /// The unit in which `stat` counts allocated room (stat(2), `st_blocks`).
 const STAT_BLOCK_BYTES: u64 = 512;
 
-/// What an image needs from the rooms that know the meaning of its files.
-#[derive(Clone, Copy)]
-pub struct Parts<'a> {
-    /// Whether a profile (name, text) is one that the device model accepts.
-    pub check_profile: &'a dyn Fn(&str, &str) -> Result<(), String>,
-    /// Makes the persistent memory region: a new file at the path, of so many bytes, all reserved, with
-    /// this identity.
-    pub make_pmr: &'a dyn Fn(&Path, u64, Uuid) -> Result<(), ImageError>,
-}
+/// Whether a profile (name, text) is one that the device model accepts; if not, why.
+pub type ProfileCheck<'a> = &'a dyn Fn(&str, &str) -> Result<(), String>;
 
 /// An image that this process owns. Dropping it gives the lock back.
 #[derive(Debug)]
@@ -53,7 +45,7 @@ impl Image {
     /// # Errors
     /// [`ImageError::Missing`], [`ImageError::NotAnImage`], [`ImageError::NewerFormat`],
     /// [`ImageError::Damaged`], [`ImageError::Busy`], [`ImageError::Profile`], or what the system said.
-    pub fn open(path: &Path, parts: &Parts<'_>) -> Result<Self, ImageError> {
+    pub fn open(path: &Path, check_profile: ProfileCheck<'_>) -> Result<Self, ImageError> {
         // First without the lock, so that a lock file is never made in what is not an image.
         let root = fs::canonicalize(path).map_err(|cause| missing_or(path, cause))?;
         let layout = Layout::new(&root);
@@ -61,7 +53,7 @@ impl Image {
         let lock = OwnerLock::acquire(&root, &layout.lock())?;
         let reading = read_superblock(&layout)?;
         let profile_text = read_profile(&layout, &reading.superblock)?;
-        (parts.check_profile)(&reading.superblock.profile_name, &profile_text)
+        check_profile(&reading.superblock.profile_name, &profile_text)
             .map_err(|why| ImageError::Profile { path: root, why })?;
         Ok(Self { layout, reading, profile_text, lock })
     }

@@ -27,18 +27,7 @@ fn check_profile(_: &str, text: &str) -> Result<(), String> {
     if text.contains("speed") { Ok(()) } else { Err("`speed` is missing".to_owned()) }
 }
 
-fn make_pmr(path: &Path, bytes: u64, uuid: Uuid) -> Result<(), ImageError> {
-    use std::os::unix::fs::FileExt;
-    let make = || -> std::io::Result<()> {
-        let file = File::create_new(path)?;
-        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes)?;
-        file.write_all_at(b"OSIERPMR\x01\0\0\0", 0)?;
-        file.write_all_at(&uuid.0, 24)
-    };
-    make().map_err(crate::error::io_error("reserving room for", path))
-}
-
-const PARTS: Parts<'static> = Parts { check_profile: &check_profile, make_pmr: &make_pmr };
+const CHECK: ProfileCheck<'static> = &check_profile;
 
 struct Home {
     dir: tempfile::TempDir,
@@ -56,7 +45,7 @@ impl Home {
     fn with_image(name: &str) -> (Self, PathBuf) {
         let home = Self::new();
         let path = home.path(name);
-        Image::create(&path, &options(), &PARTS).unwrap();
+        Image::create(&path, &options(), CHECK).unwrap();
         (home, path)
     }
 
@@ -91,7 +80,7 @@ fn damage(path: &Path, at: usize) {
 #[test]
 fn a_new_image_is_sound_and_opens() {
     let (home, path) = Home::with_image("a");
-    let image = Image::open(&path, &PARTS).unwrap();
+    let image = Image::open(&path, CHECK).unwrap();
     assert_eq!(image.profile_text(), "speed = 1\n");
     assert_eq!((image.superblock().media_bytes, image.superblock().logical_blocks), (1 << 20, 200));
     assert!(image.damaged_copy().is_none() && image.lock().previous().is_none());
@@ -100,7 +89,7 @@ fn a_new_image_is_sound_and_opens() {
     assert_eq!(fs::metadata(path.join("keys")).unwrap().permissions().mode() & 0o777, 0o700);
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
     drop(image);
-    let report = check(&path, &PARTS).unwrap();
+    let report = check(&path, CHECK).unwrap();
     assert!(report.findings.iter().all(|finding| finding.severity == Severity::Good), "{report:?}");
     assert_eq!(home.names(), ["a"]);
 }
@@ -110,7 +99,7 @@ fn a_taken_name_is_refused_and_what_has_it_is_left_alone() {
     let (home, path) = Home::with_image("a");
     fs::write(home.path("file"), "mine").unwrap();
     for taken in [path, home.path("file")] {
-        let error = Image::create(&taken, &options(), &PARTS).unwrap_err();
+        let error = Image::create(&taken, &options(), CHECK).unwrap_err();
         assert!(matches!(error, ImageError::Exists { .. }), "{error}");
     }
     assert_eq!(fs::read(home.path("file")).unwrap(), b"mine");
@@ -130,23 +119,10 @@ fn impossible_options_are_refused_before_anything_is_written() {
         CreateOptions { media: MediaSpec::Block { path: "/dev/null".into(), overwrite: true }, ..options() },
     ];
     for options in bad {
-        let error = Image::create(&home.path("a"), &options, &PARTS).unwrap_err();
+        let error = Image::create(&home.path("a"), &options, CHECK).unwrap_err();
         assert!(matches!(error, ImageError::Options { .. } | ImageError::Profile { .. }), "{error}");
         assert!(home.names().is_empty(), "{options:?} left something behind");
     }
-}
-
-#[test]
-fn a_failure_in_the_middle_leaves_nothing_behind() {
-    let home = Home::new();
-    let fail = |path: &Path, _: u64, _: Uuid| {
-        let cause = std::io::Error::from(std::io::ErrorKind::StorageFull);
-        Err(crate::error::io_error("reserving room for", path)(cause))
-    };
-    let parts = Parts { make_pmr: &fail, ..PARTS };
-    let error = Image::create(&home.path("a"), &options(), &parts).unwrap_err();
-    assert!(matches!(error, ImageError::NoSpace { .. }), "{error}");
-    assert!(home.names().is_empty());
 }
 
 #[test]
@@ -159,7 +135,7 @@ fn what_a_killed_creation_left_is_swept_and_one_under_way_is_not() {
     let under_way = home.path(".osier-creating-live");
     fs::create_dir(&under_way).unwrap();
     let _lock = OwnerLock::acquire(&under_way, &under_way.join("lock")).unwrap();
-    Image::create(&home.path("a"), &options(), &PARTS).unwrap();
+    Image::create(&home.path("a"), &options(), CHECK).unwrap();
     assert!(!left.exists() && under_way.exists());
     assert_eq!(list(home.dir.path()).unwrap().len(), 1, "leftovers are not listed");
 }
@@ -167,23 +143,23 @@ fn what_a_killed_creation_left_is_swept_and_one_under_way_is_not() {
 #[test]
 fn a_second_owner_is_refused_while_looking_is_allowed() {
     let (home, path) = Home::with_image("a");
-    let image = Image::open(&path, &PARTS).unwrap();
-    let text = Image::open(&path, &PARTS).unwrap_err().to_string();
+    let image = Image::open(&path, CHECK).unwrap();
+    let text = Image::open(&path, CHECK).unwrap_err().to_string();
     assert!(text.contains(&format!("pid {}", std::process::id())), "{text}");
     assert!(matches!(remove(&path).unwrap_err(), ImageError::Busy { .. }));
     assert!(matches!(inspect(&path).unwrap().lock, LockState::Held(_)));
-    assert!(check(&path, &PARTS).unwrap().is_sound());
+    assert!(check(&path, CHECK).unwrap().is_sound());
     let listed = list(home.dir.path()).unwrap();
     assert_eq!((listed.len(), listed[0].name.as_str(), listed[0].inspection.is_ok()), (1, "a", true));
     drop(image);
-    Image::open(&path, &PARTS).unwrap();
+    Image::open(&path, CHECK).unwrap();
 }
 
 #[test]
 fn each_start_has_a_higher_incarnation_in_the_other_copy() {
     let (_home, path) = Home::with_image("a");
     for expected in 1..=5u64 {
-        let mut image = Image::open(&path, &PARTS).unwrap();
+        let mut image = Image::open(&path, CHECK).unwrap();
         assert_eq!(image.begin_incarnation().unwrap(), Incarnation(expected));
         let bytes = fs::read(path.join("superblock")).unwrap();
         let copy = (expected % 2) as usize;
@@ -197,7 +173,7 @@ fn each_start_has_a_higher_incarnation_in_the_other_copy() {
 #[test]
 fn a_torn_write_of_the_superblock_gives_the_old_or_the_new_incarnation() {
     let (_home, path) = Home::with_image("a");
-    let mut image = Image::open(&path, &PARTS).unwrap();
+    let mut image = Image::open(&path, CHECK).unwrap();
     let before = fs::read(path.join("superblock")).unwrap();
     image.begin_incarnation().unwrap();
     let after = fs::read(path.join("superblock")).unwrap();
@@ -222,19 +198,19 @@ fn one_damaged_copy_is_told_of_kept_and_started_from() {
         damage(&path, copy * COPY_BYTES + 50);
         let damaged = fs::read(path.join("superblock")).unwrap()[copy * COPY_BYTES..][..COPY_BYTES].to_vec();
         for expected in 1..=3 {
-            let mut image = Image::open(&path, &PARTS).unwrap();
+            let mut image = Image::open(&path, CHECK).unwrap();
             assert_eq!(image.damaged_copy().unwrap().0, copy);
             assert_eq!(image.begin_incarnation().unwrap(), Incarnation(expected));
             let now = fs::read(path.join("superblock")).unwrap();
             assert_eq!(now[copy * COPY_BYTES..][..COPY_BYTES], damaged, "damage is never written over");
         }
-        let report = check(&path, &PARTS).unwrap();
+        let report = check(&path, CHECK).unwrap();
         assert!(!report.is_sound());
-        let mut image = Image::open(&path, &PARTS).unwrap();
+        let mut image = Image::open(&path, CHECK).unwrap();
         assert!(image.restore_copy().unwrap());
         assert!(!image.restore_copy().unwrap());
         drop(image);
-        assert!(check(&path, &PARTS).unwrap().is_sound());
+        assert!(check(&path, CHECK).unwrap().is_sound());
         let kept = fs::read(path.join("superblock.damaged")).unwrap();
         assert_eq!(kept[copy * COPY_BYTES..][..COPY_BYTES], damaged);
         assert_eq!(inspect(&path).unwrap().superblock.incarnation, Incarnation(3));
@@ -248,9 +224,9 @@ fn two_damaged_copies_are_reported_and_nothing_is_changed() {
     damage(&path, 50);
     damage(&path, COPY_BYTES + 60);
     let before = snapshot(&path);
-    let error = Image::open(&path, &PARTS).unwrap_err();
+    let error = Image::open(&path, CHECK).unwrap_err();
     assert!(matches!(error, ImageError::Damaged { .. }) && error.to_string().contains("both copies"), "{error}");
-    assert!(!check(&path, &PARTS).unwrap().is_sound());
+    assert!(!check(&path, CHECK).unwrap().is_sound());
     assert!(list(home.dir.path()).unwrap()[0].inspection.is_err());
     assert_eq!(snapshot(&path), before);
 }
@@ -265,10 +241,10 @@ fn a_newer_format_is_refused_by_its_version_and_not_changed() {
     bytes[4092..4096].copy_from_slice(&crc.to_le_bytes());
     fs::write(&file, &bytes).unwrap();
     let before = snapshot(&path);
-    let error = Image::open(&path, &PARTS).unwrap_err();
+    let error = Image::open(&path, CHECK).unwrap_err();
     assert!(matches!(error, ImageError::NewerFormat { found: 9, .. }), "{error}");
     assert!(error.to_string().contains("version 9"));
-    assert!(matches!(check(&path, &PARTS), Err(ImageError::NewerFormat { .. })));
+    assert!(matches!(check(&path, CHECK), Err(ImageError::NewerFormat { .. })));
     assert_eq!(snapshot(&path), before);
 }
 
@@ -291,14 +267,14 @@ fn what_is_not_an_image_is_neither_opened_nor_removed_nor_touched() {
     .unwrap();
     fs::write(home.path("file"), "").unwrap();
     for path in [plain.clone(), fifo, text, home.path("file")] {
-        for error in [Image::open(&path, &PARTS).unwrap_err(), remove(&path).unwrap_err()] {
+        for error in [Image::open(&path, CHECK).unwrap_err(), remove(&path).unwrap_err()] {
             assert!(matches!(error, ImageError::NotAnImage { .. }), "{error}");
         }
         assert!(!path.join("lock").exists(), "no lock file is made in what is not an image");
     }
     assert!(plain.join("thesis").exists());
     assert!(list(home.dir.path()).unwrap().is_empty());
-    for error in [Image::open(&home.path("b"), &PARTS).unwrap_err(), remove(&home.path("b")).unwrap_err()] {
+    for error in [Image::open(&home.path("b"), CHECK).unwrap_err(), remove(&home.path("b")).unwrap_err()] {
         assert!(matches!(error, ImageError::Missing { .. }), "{error}");
     }
     assert!(list(&home.path("absent")).unwrap().is_empty());
@@ -311,7 +287,7 @@ fn an_image_is_removed_whole_but_not_with_what_others_put_there() {
     fs::write(path.join("notes.txt"), "mine").unwrap();
     let error = remove(&path).unwrap_err();
     assert!(error.to_string().contains("notes.txt"), "{error}");
-    let report = check(&path, &PARTS).unwrap();
+    let report = check(&path, CHECK).unwrap();
     assert!(report.findings.iter().any(|f| f.area == Area::Directory && f.text.contains("notes.txt")));
     fs::remove_file(path.join("notes.txt")).unwrap();
     let link = home.path("link");
@@ -325,18 +301,18 @@ fn an_image_is_removed_whole_but_not_with_what_others_put_there() {
 fn a_changed_profile_is_damage() {
     let (_home, path) = Home::with_image("a");
     fs::write(path.join("profile.toml"), "speed = 2\n").unwrap();
-    let error = Image::open(&path, &PARTS).unwrap_err();
+    let error = Image::open(&path, CHECK).unwrap_err();
     assert!(error.to_string().contains("profile.toml"), "{error}");
     fs::remove_file(path.join("profile.toml")).unwrap();
-    assert!(Image::open(&path, &PARTS).is_err());
-    assert!(!check(&path, &PARTS).unwrap().is_sound());
+    assert!(Image::open(&path, CHECK).is_err());
+    assert!(!check(&path, CHECK).unwrap().is_sound());
 }
 
 /// Each kind of damage to each part is found, in its area, and no check changes a byte.
 #[test]
 fn a_check_finds_each_kind_of_damage_and_changes_nothing() {
     type Spoil = fn(&Path);
-    let cases: [(Area, Spoil); 9] = [
+    let cases: [(Area, Spoil); 11] = [
         (Area::Superblock, |p| damage(p, 4000)),
         (Area::Superblock, |p| File::options().write(true).open(p.join("superblock")).unwrap().set_len(4096).unwrap()),
         (Area::Profile, |p| fs::write(p.join("profile.toml"), "speed = 3\n").unwrap()),
@@ -345,13 +321,22 @@ fn a_check_finds_each_kind_of_damage_and_changes_nothing() {
         (Area::Pmr, |p| fs::remove_file(p.join("pmr")).unwrap()),
         (Area::Pmr, |p| fs::write(p.join("pmr"), vec![0; 128 * 1024]).unwrap()),
         (Area::Pmr, |p| File::options().write(true).open(p.join("pmr")).unwrap().set_len(4096).unwrap()),
+        (Area::Pmr, |p| {
+            fs::remove_file(p.join("pmr")).unwrap();
+            let other = osier_pmr::Backing::File(p.join("pmr"));
+            osier_pmr::Region::create(&other, 128 * 1024, [1; 16]).unwrap();
+        }),
+        (Area::Pmr, |p| {
+            let file = File::options().write(true).open(p.join("pmr")).unwrap();
+            std::os::unix::fs::FileExt::write_all_at(&file, &[0xff], 100).unwrap();
+        }),
         (Area::Keys, |p| fs::set_permissions(p.join("keys"), fs::Permissions::from_mode(0o755)).unwrap()),
     ];
     for (number, (area, spoil)) in cases.into_iter().enumerate() {
         let (_home, path) = Home::with_image("a");
         spoil(&path);
         let before = snapshot(&path);
-        let report = check(&path, &PARTS).unwrap();
+        let report = check(&path, CHECK).unwrap();
         let found: Vec<Area> =
             report.findings.iter().filter(|f| f.severity == Severity::Damage).map(|f| f.area).collect();
         assert_eq!(found, [area], "case {number}: {report:?}");
@@ -365,7 +350,7 @@ fn a_callers_findings_are_part_of_the_report() {
     let mut deeper = |seen: &Inspection| {
         vec![Finding::new(Area::Map, Severity::Damage, format!("{} blocks lost", seen.superblock.logical_blocks))]
     };
-    let report = check_with(&path, &PARTS, &mut deeper).unwrap();
+    let report = check_with(&path, CHECK, &mut deeper).unwrap();
     assert!(!report.is_sound());
     assert_eq!(report.findings.last().unwrap().text, "200 blocks lost");
 }
@@ -401,11 +386,11 @@ fn on_a_full_disk_nothing_is_left_behind_and_the_error_says_what_to_do() {
         return;
     };
     let large = CreateOptions { pmr_bytes: 4 << 20, ..options() };
-    let error = Image::create(&disk.dir.path().join("a"), &large, &PARTS).unwrap_err();
+    let error = Image::create(&disk.dir.path().join("a"), &large, CHECK).unwrap_err();
     assert!(matches!(error, ImageError::NoSpace { .. }), "{error}");
     assert!(error.to_string().contains("free some space"), "{error}");
     assert_eq!(fs::read_dir(disk.dir.path()).unwrap().count(), 0);
-    Image::create(&disk.dir.path().join("a"), &options(), &PARTS).unwrap();
+    Image::create(&disk.dir.path().join("a"), &options(), CHECK).unwrap();
 }
 
 #[test]
@@ -415,8 +400,8 @@ fn a_full_disk_under_the_media_fails_the_program_and_keeps_what_was_there() {
     };
     let path = disk.dir.path().join("a");
     let options = CreateOptions { media_bytes: 8 << 20, ..options() };
-    Image::create(&path, &options, &PARTS).unwrap();
-    let mut image = Image::open(&path, &PARTS).unwrap();
+    Image::create(&path, &options, CHECK).unwrap();
+    let mut image = Image::open(&path, CHECK).unwrap();
     let media = image.open_media().unwrap();
     let block = vec![0x5a; 64 * 1024];
     let blocks = options.media_bytes / block.len() as u64;
@@ -451,10 +436,10 @@ fn damage_anywhere_in_the_superblock_never_opens_as_something_else() {
         }
         bytes.resize(length, 0xa5);
         fs::write(&file, &bytes).unwrap();
-        if let Ok(image) = Image::open(&path, &PARTS) {
+        if let Ok(image) = Image::open(&path, CHECK) {
             prop_assert_eq!(image.superblock(), &truth);
         }
-        let _ = check(&path, &PARTS);
+        let _ = check(&path, CHECK);
         prop_assert_eq!(fs::read(&file).unwrap(), bytes);
     });
 }

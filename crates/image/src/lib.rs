@@ -31,9 +31,9 @@ mod tests;
 
 pub use check::{Area, CheckReport, Finding, Severity, check, check_with};
 pub use clock::utc_text;
-pub use create::{CreateOptions, MediaSpec, PMR_BYTES_MIN, ProfileText};
+pub use create::{CreateOptions, MediaSpec, ProfileText};
 pub use error::ImageError;
-pub use image::{Entry, Image, Inspection, Parts, inspect, list};
+pub use image::{Entry, Image, Inspection, ProfileCheck, inspect, list};
 pub use layout::{Layout, check_name};
 pub use lock::{Holder, LockState, OwnerLock, OwnerRecord, probe};
 pub use media::{BlockMedia, FileMedia, Media, MediaError, MediaFault, MediaOperation, MemoryMedia, NoneMedia};

@@ -117,6 +117,17 @@ impl Region {
         Self::adopt(file, on, false)
     }
 
+    /// Reads the header of the region in a file, mapping and changing nothing: for looking at a region that
+    /// another process is using.
+    ///
+    /// # Errors
+    /// As [`Region::open`], but `NoSpace`.
+    pub fn peek(path: &Path) -> Result<Header> {
+        let on = path.display().to_string();
+        let file = File::open(path).map_err(|source| PmrError::Io { what: "open", on: on.clone(), source })?;
+        read_header(&file, &on)
+    }
+
     /// Maps the region behind a descriptor that another process passed on.
     ///
     /// # Errors
@@ -250,28 +261,11 @@ impl Region {
     }
 
     fn adopt(file: File, on: String, anonymous: bool) -> Result<Self> {
-        let found = file.metadata().map_err(|source| io_error("inspect", &on, source))?.len();
-        let mut page = [0; HEADER_BYTES];
-        if found < HEADER_BYTES as u64 {
-            return Err(PmrError::NotARegion { on });
-        }
-        file.read_exact_at(&mut page, 0).map_err(|source| io_error("read the header of", &on, source))?;
-        let header = match Header::decode(&page) {
-            Ok(header) => header,
-            Err(HeaderFault::NotARegion) => return Err(PmrError::NotARegion { on }),
-            Err(HeaderFault::NewerVersion(found)) => {
-                return Err(PmrError::NewerVersion { on, found, known: FORMAT_VERSION });
-            }
-            Err(HeaderFault::Damaged(why)) => return Err(PmrError::DamagedHeader { on, why }),
-        };
-        let stated = header.region_bytes;
-        if found < stated {
-            return Err(PmrError::Truncated { on, stated, found });
-        }
+        let header = read_header(&file, &on)?;
         // A copy of a region may have lost its reservation: holes would be a SIGBUS waiting for a full disk.
         // A sealed memfd of the right size cannot have lost it, and sealing forbids the call on old kernels.
         if !anonymous {
-            map::reserve(&file, stated, &on)?;
+            map::reserve(&file, header.region_bytes, &on)?;
         }
         Self::map(file, header, on, anonymous)
     }
@@ -358,6 +352,30 @@ fn word(mapping: &Mapping, offset: u64) -> &AtomicU64 {
 
 fn parse_name(name: &str) -> Result<ObjectName> {
     ObjectName::parse(name).ok_or_else(|| PmrError::BadName { name: name.to_owned() })
+}
+
+/// Reads and checks the header, and that the file is as long as it states.
+fn read_header(file: &File, on: &str) -> Result<Header> {
+    let on = || on.to_owned();
+    let found = file.metadata().map_err(|source| io_error("inspect", &on(), source))?.len();
+    let mut page = [0; HEADER_BYTES];
+    if found < HEADER_BYTES as u64 {
+        return Err(PmrError::NotARegion { on: on() });
+    }
+    file.read_exact_at(&mut page, 0).map_err(|source| io_error("read the header of", &on(), source))?;
+    let header = match Header::decode(&page) {
+        Ok(header) => header,
+        Err(HeaderFault::NotARegion) => return Err(PmrError::NotARegion { on: on() }),
+        Err(HeaderFault::NewerVersion(found)) => {
+            return Err(PmrError::NewerVersion { on: on(), found, known: FORMAT_VERSION });
+        }
+        Err(HeaderFault::Damaged(why)) => return Err(PmrError::DamagedHeader { on: on(), why }),
+    };
+    let stated = header.region_bytes;
+    if found < stated {
+        return Err(PmrError::Truncated { on: on(), stated, found });
+    }
+    Ok(header)
 }
 
 fn create_new(path: &Path, on: &str) -> Result<File> {
