@@ -1,0 +1,38 @@
+//! Known bugs that a test can plant, to prove that its checks would find them.
+
+/// A bug that somebody could have written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(not(any(test, feature = "planted")), allow(dead_code))]
+pub enum Bug {
+    /// The old copy is erased before the media was synced.
+    EraseBeforeSync,
+    /// Dead extents are erased although what killed them is not yet programmed.
+    EraseBeforeKillerIsDurable,
+    /// Collection does not carry trim records along.
+    DropTrimRecords,
+    /// Recovery takes a payload for whole without looking at its checksum.
+    AcceptTornPayloads,
+    /// Recovery lets the extent that it meets last win, not the newest.
+    IgnoreSequence,
+    /// A torn record that recovery left behind is trusted once something later is synced.
+    TrustBesideSuspects,
+    /// What an interrupted erase left behind is not told apart from the superblock's present life.
+    IgnoreLife,
+    /// A superblock is erased while a read of it is under way.
+    EraseUnderReader,
+}
+
+impl Bug {
+    /// All of them.
+    #[cfg(test)]
+    pub const ALL: [Bug; 8] = [
+        Bug::EraseBeforeSync,
+        Bug::EraseBeforeKillerIsDurable,
+        Bug::DropTrimRecords,
+        Bug::AcceptTornPayloads,
+        Bug::IgnoreSequence,
+        Bug::TrustBesideSuspects,
+        Bug::IgnoreLife,
+        Bug::EraseUnderReader,
+    ];
+}
