@@ -131,7 +131,7 @@ impl GreedyCost {
     /// The movable actor whose move lowers the cost most, and the loads after it.
     fn best(&self, sample: &Sample, loads: Loads, taken: &Moves) -> Option<(Move, Loads)> {
         let heat = self.heat_permille(sample);
-        let residency_ns = u64::from(self.params.min_residency_ms) * 1_000_000;
+        let residency_ns = self.params.min_residency_ms * 1_000_000;
         let mut best: Option<(i64, Move, Loads)> = None;
         for view in &sample.actors {
             let resided = sample.at.0.saturating_sub(view.since.0) >= residency_ns;

@@ -172,8 +172,8 @@ impl Wio {
             now: sample.at,
             hot: excess >= 0 || throttled,
             cool: device.temperature_millicelsius < self.cool_below() && !throttled,
-            host_has_headroom: cpu + headroom <= 1000 || self.planted_no_headroom(),
-            host_saturated: self.host_cpu.measured_permille() + headroom > 1000,
+            host_has_headroom: cpu < headroom || self.planted_no_headroom(),
+            host_saturated: self.host_cpu.measured_permille() >= headroom,
             host_busy: busy,
             host_idle: idle,
             host_throttled: slow && busy,
@@ -271,14 +271,14 @@ impl Wio {
         if self.plant == Some(Plant::IgnoreResidency) {
             return true;
         }
-        let residency_ns = u64::from(self.params.min_residency_ms) * 1_000_000;
+        let residency_ns = self.params.min_residency_ms * 1_000_000;
         now.0.saturating_sub(view.since.0) >= residency_ns
     }
 
     /// Records what was ordered, so that the next samples are understood.
     fn order(&mut self, rule: Rule, view: &ActorView) -> Move {
         let to = rule.to();
-        let headroom = self.params.host_headroom_permille;
+        let unknown = 1000 - self.params.host_headroom_permille;
         let memory = self.actors.get_mut(&view.id).expect("observe() has entered every actor");
         let away = if memory.away.is_some() { None } else { rule.cause() };
         memory.sent = Some((to, away));
@@ -287,7 +287,7 @@ impl Wio {
         match to {
             Side::Device => self.host_cpu.expect(-i64::from(view.busy_permille)),
             Side::Host => {
-                let busy = memory.host_busy_permille.unwrap_or(headroom);
+                let busy = memory.host_busy_permille.unwrap_or(unknown);
                 self.host_cpu.expect(i64::from(busy));
             }
         }
@@ -310,7 +310,7 @@ impl Wio {
         self.rate_permille = if target < rate {
             target.max(rate.saturating_sub(self.params.shed_step_permille))
         } else {
-            target.min(rate + self.params.recover_step_permille)
+            target.min(rate + self.params.shed_recover_permille)
         };
         assert!(self.rate_permille >= self.params.shed_floor_permille.min(rate));
     }

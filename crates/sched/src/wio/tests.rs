@@ -211,7 +211,7 @@ impl Checker {
         let temperature = sample.device.temperature_millicelsius;
         for one in moves {
             let view = sample.actor(one.actor).unwrap();
-            if sample.at.0 - view.since.0 < u64::from(params.min_residency_ms) * 1_000_000 {
+            if sample.at.0 - view.since.0 < params.min_residency_ms * 1_000_000 {
                 return Err(format!("{:?} moved before its residency was over", one.actor));
             }
             let slow =
@@ -235,7 +235,7 @@ impl Checker {
         let rate = decision.rate_permille;
         if rate < params.shed_floor_permille
             || rate + params.shed_step_permille < self.rate_permille
-            || rate > self.rate_permille + params.recover_step_permille
+            || rate > self.rate_permille + params.shed_recover_permille
         {
             return Err(format!("the rate jumped from {} to {rate}", self.rate_permille));
         }
@@ -360,7 +360,7 @@ fn close_loop(name: &str, change: impl Fn(&mut Closed)) -> (Closed, i32) {
 fn in_a_closed_loop_actors_go_up_and_come_back_at_the_pace_of_the_heat() {
     // One actor on the device is enough to cross the upload temperature, so no placement lasts.
     let (closed, hottest) = close_loop("wio", |closed| closed.actor_milliwatts = 9_000);
-    let residency_ms = u64::from(params().min_residency_ms);
+    let residency_ms = params().min_residency_ms;
     assert!(hottest < 75_500, "{hottest}");
     assert_eq!(closed.speed_permille, 1000);
     // The band of 7 K takes this plant some seconds up and some down, so ten minutes hold between
@@ -384,7 +384,7 @@ fn in_a_closed_loop_a_placement_that_fits_the_band_is_found_and_kept() {
 fn the_naive_threshold_swings_far_faster_in_the_same_loop() {
     let (closed, _) = close_loop("threshold", |_| {});
     let shortest = closed.residencies_ms.iter().min().unwrap();
-    assert!(*shortest < u64::from(params().min_residency_ms), "{shortest} ms");
+    assert!(*shortest < params().min_residency_ms, "{shortest} ms");
     assert!(closed.moves > 2_000, "{} moves", closed.moves);
     assert_eq!(Threshold::new(&params()).name(), "threshold");
 }
