@@ -1,0 +1,302 @@
+use super::*;
+
+fn text() -> &'static str {
+    Profile::built_in_text("smartssd").expect("built-in")
+}
+
+fn line_of(text: &str, needle: &str) -> usize {
+    1 + text
+        .lines()
+        .position(|line| line.starts_with(needle))
+        .expect("needle in profile")
+}
+
+#[test]
+fn every_built_in_profile_parses_under_its_own_name() {
+    for name in Profile::built_in_names() {
+        let profile = Profile::built_in(name).expect("a built-in profile is valid");
+        assert_eq!(profile.device.name, name);
+        assert!(
+            !profile.calibration.is_empty(),
+            "{name} says what was calibrated"
+        );
+        assert_eq!(profile.scale, Scale::default());
+        assert_eq!(profile.thermal.time_scale, 1);
+    }
+    let error = Profile::built_in("optane").expect_err("no such profile");
+    assert!(error.to_string().contains("cxl-ssd"), "{error}");
+}
+
+#[test]
+fn the_throttle_steps_are_the_published_ones() {
+    let steps = |name| {
+        let profile = Profile::built_in(name).expect("valid");
+        let steps = profile.throttle.iter();
+        steps
+            .map(|step| (step.enter_millicelsius, step.speed_permille))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        steps("smartssd"),
+        [(70_000, 500), (93_000, 250), (97_000, 100), (100_000, 0)]
+    );
+    assert_eq!(steps("scaleflux"), [(65_000, 400)]);
+}
+
+#[test]
+fn every_parameter_has_a_source_or_says_that_it_is_assumed() {
+    for name in Profile::built_in_names() {
+        let text = Profile::built_in_text(name).expect("built-in");
+        let mut covered = false;
+        let mut table = String::new();
+        for line in text.lines().map(str::trim) {
+            if let Some(header) = line.strip_prefix('[') {
+                // A comment above a [[throttle]] header covers the step.
+                covered = covered && header.starts_with("[throttle");
+                table = header.to_owned();
+            } else if line.starts_with('#') {
+                covered = true;
+            } else if line.is_empty() {
+                covered = false;
+            } else if !table.starts_with("device]") && !table.starts_with("[calibration") {
+                assert!(covered, "{name}: {line} has no source");
+            }
+        }
+    }
+}
+
+/// Each key of a profile removed in turn: each removal must be refused, naming the key.
+#[test]
+fn every_missing_key_is_refused_by_name() {
+    let text = text();
+    let mut removed = 0;
+    for (index, line) in text.lines().enumerate() {
+        let Some((key, _)) = line.split_once(" = ").filter(|_| !line.starts_with('#')) else {
+            continue;
+        };
+        let without: Vec<&str> = text
+            .lines()
+            .enumerate()
+            .filter(|(at, _)| *at != index)
+            .map(|(_, line)| line)
+            .collect();
+        let error = Profile::parse("cut", &without.join("\n"))
+            .expect_err(line)
+            .to_string();
+        assert!(error.contains(&format!("missing field `{key}`")), "{error}");
+        assert!(error.starts_with("profile cut, line "), "{error}");
+        removed += 1;
+    }
+    assert!(removed > 60, "only {removed} keys were tried");
+}
+
+/// Each value replaced by a string: each must be refused on its own line.
+#[test]
+fn every_wrong_type_is_refused_on_its_line() {
+    let text = text();
+    for (index, line) in text.lines().enumerate() {
+        let Some((key, value)) = line.split_once(" = ").filter(|_| !line.starts_with('#')) else {
+            continue;
+        };
+        let wrong = if value.starts_with('"') {
+            "7"
+        } else {
+            "\"seven\""
+        };
+        let changed: Vec<String> = text
+            .lines()
+            .enumerate()
+            .map(|(at, line)| {
+                if at == index {
+                    format!("{key} = {wrong}")
+                } else {
+                    line.to_owned()
+                }
+            })
+            .collect();
+        let error = Profile::parse("typed", &changed.join("\n")).expect_err(line);
+        let ProfileError::Syntax { line: at, .. } = &error else {
+            panic!("{error}");
+        };
+        assert_eq!(*at, index + 1, "{error}");
+    }
+}
+
+#[test]
+fn an_unknown_key_is_refused_by_name_and_line() {
+    for (header, table) in [
+        ("[link]", "link"),
+        ("[compute.engines]", "compute.engines"),
+        ("[[throttle]]", "throttle"),
+    ] {
+        let changed = text().replacen(header, &format!("{header}\nwarp = 9"), 1);
+        let error = Profile::parse("odd", &changed).expect_err("unknown key");
+        let ProfileError::Syntax { line, message, .. } = &error else {
+            panic!("{error}");
+        };
+        assert_eq!(*line, line_of(&changed, "warp"), "{error}");
+        assert!(
+            message.contains("`warp`") && message.contains(&format!("[{table}]")),
+            "{error}"
+        );
+    }
+    let error =
+        Profile::parse("odd", &format!("{}\n[warp]\nfactor = 9\n", text())).expect_err("table");
+    assert!(error.to_string().contains("`warp`"), "{error}");
+}
+
+#[test]
+fn what_is_not_toml_is_refused_with_its_line() {
+    let error = Profile::parse("torn", "[device]\nname = \"x\n").expect_err("unterminated string");
+    assert!(
+        error.to_string().starts_with("profile torn, line 2"),
+        "{error}"
+    );
+    let error = Profile::parse("empty", "").expect_err("empty");
+    assert!(
+        error.to_string().contains("missing field `device`"),
+        "{error}"
+    );
+}
+
+/// (key with its tables, impossible value, word that the reason must have).
+const IMPOSSIBLE: &[(&str, &str, &str)] = &[
+    ("geometry.channels", "0", "at least one"),
+    ("geometry.blocks_per_plane", "15", "garbage collection"),
+    ("geometry.page_bytes", "5000", "power of two"),
+    ("timing.erase_ns", "0", "takes time"),
+    ("timing.channel_bytes_per_second", "0", "rate of zero"),
+    ("ftl.over_provisioning_permille", "1000", "users need"),
+    ("ftl.gc_free_superblocks_min", "5", "writes have to wait"),
+    ("ftl.gc_free_superblocks_min", "0", "victim"),
+    ("controller.write_bytes_per_second", "0", "rate of zero"),
+    ("link.round_trip_ns", "5000000000", "no storage device"),
+    ("write_buffer.bytes", "4096", "not one request"),
+    (
+        "write_buffer.drain_start_permille",
+        "1000",
+        "before the buffer is full",
+    ),
+    ("write_buffer.drain_idle_ns", "0", "some day"),
+    ("compute.cores", "0", "core"),
+    ("compute.call_ns", "50000", "time left"),
+    ("compute.engines.aes_bytes_per_second", "0", "rate of zero"),
+    ("thermal.ambient_millicelsius", "-300000", "absolute zero"),
+    (
+        "thermal.resistance_millikelvin_per_watt",
+        "0",
+        "nothing warms",
+    ),
+    ("thermal.capacitance_millijoule_per_kelvin", "0", "at once"),
+    ("power.program_nanojoules_per_page", "2000000000", "joule"),
+    (
+        "throttle.2.enter_millicelsius",
+        "70000",
+        "below the step's enter",
+    ),
+    (
+        "throttle.1.exit_millicelsius",
+        "70000",
+        "below the step's enter",
+    ),
+    ("throttle.1.exit_millicelsius", "20000", "never cool"),
+    ("throttle.3.speed_permille", "250", "step before"),
+    ("scheduler.epoch_ms", "0", "tick"),
+    (
+        "scheduler.offload_below_millicelsius",
+        "68000",
+        "to and fro",
+    ),
+    ("scheduler.host_cpu_low_permille", "800", "to and fro"),
+    ("scheduler.min_residency_ms", "5", "epoch"),
+    ("scheduler.moves_per_epoch", "0", "nothing is scheduled"),
+    ("scheduler.shed_floor_permille", "0", "always pass"),
+];
+
+/// Replaces the value of a key given with its tables, and returns the line it stands on.
+fn replace(text: &str, path: &str, value: &str) -> (String, usize) {
+    let (tables, key) = path.rsplit_once('.').expect("table and key");
+    let (header, nth) = match tables.rsplit_once('.') {
+        Some((table, nth)) if nth.parse::<usize>().is_ok() => {
+            (format!("[[{table}]]"), nth.parse().expect("checked"))
+        }
+        _ => (format!("[{tables}]"), 1),
+    };
+    let (mut seen, mut found) = (0, 0);
+    let mut inside = false;
+    let lines: Vec<String> = text
+        .lines()
+        .enumerate()
+        .map(|(index, line)| {
+            if line.starts_with('[') {
+                seen += usize::from(line == header);
+                inside = line == header && seen == nth;
+            }
+            if inside && line.starts_with(&format!("{key} = ")) {
+                found = index + 1;
+                return format!("{key} = {value}");
+            }
+            line.to_owned()
+        })
+        .collect();
+    assert!(found > 0, "{path} is not in the profile");
+    (lines.join("\n"), found)
+}
+
+#[test]
+fn impossible_values_are_refused_with_key_line_and_reason() {
+    for (path, value, reason) in IMPOSSIBLE {
+        let (changed, line) = replace(text(), path, value);
+        let error = Profile::parse("bad", &changed).expect_err(path);
+        let ProfileError::Impossible {
+            line: at,
+            key,
+            reason: why,
+            ..
+        } = &error
+        else {
+            panic!("{path}: {error}");
+        };
+        let related = key == path || key.split('.').next() == path.split('.').next();
+        assert!(related, "{path}: {error}");
+        assert!(why.contains(reason), "{path}: {error}");
+        if key == path {
+            assert_eq!(*at, line, "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_small_device_gets_a_small_array_of_the_same_shape() {
+    let profile = Profile::built_in("cxl-ssd").expect("valid");
+    let small = profile.geometry_for((1 << 30) / 4096);
+    assert_eq!(small.blocks_per_plane, 17);
+    assert_eq!(
+        Geometry {
+            blocks_per_plane: 16_384,
+            ..small
+        },
+        profile.geometry
+    );
+    assert_eq!(profile.geometry_for(1).blocks_per_plane, 16);
+    assert_eq!(profile.geometry_for(u64::MAX / 8192), profile.geometry);
+}
+
+#[test]
+fn scaling_multiplies_up_and_leaves_latencies_alone() {
+    let profile = Profile::built_in("cxl-ssd").expect("valid");
+    let scaled = profile.scaled(10, 5).scaled(2, 3);
+    assert_eq!(
+        scaled.scale,
+        Scale {
+            rate_divisor: 20,
+            thermal_time: 15
+        }
+    );
+    assert_eq!(scaled.thermal.time_scale, 15);
+    assert_eq!(scaled.controller.write_bytes_per_second, 177_167_400);
+    assert_eq!(scaled.power.program_nanojoules_per_page, 300_000);
+    assert_eq!(scaled.controller.command_ns, profile.controller.command_ns);
+    assert_eq!(scaled.timing.program_ns, profile.timing.program_ns);
+    assert_eq!(profile.scaled(0, 0), profile);
+}
