@@ -81,10 +81,7 @@ type HeaderBytes = [u8; RECORD_HEADER_BYTES as usize];
 
 const _: () = assert!(at::CRC + 4 == RECORD_HEADER_BYTES as usize);
 const _: () = assert!(at::RESERVED + 6 == at::CRC);
-const _: () = assert!(
-    RECORD_HEADER_BYTES == LINE,
-    "records are aligned to their header"
-);
+const _: () = assert!(RECORD_HEADER_BYTES == LINE, "records are aligned to their header");
 const _: () = assert!(TAIL_AT + 2 * LINE <= CURSORS_AT);
 const _: () = assert!(CURSORS_AT.is_multiple_of(LINE) && (2 * CURSOR_BYTES).is_multiple_of(LINE));
 
@@ -300,11 +297,7 @@ impl Cursor {
     fn commit(&mut self, stream_sequence: u64) {
         if stream_sequence > self.newest {
             let ahead = stream_sequence - self.newest;
-            self.window = if ahead < STREAM_WINDOW {
-                self.window << ahead
-            } else {
-                0
-            };
+            self.window = if ahead < STREAM_WINDOW { self.window << ahead } else { 0 };
             self.newest = stream_sequence;
             self.window |= 1;
         } else if self.newest - stream_sequence < STREAM_WINDOW {
@@ -403,13 +396,8 @@ impl<B: Bytes> WriteBuffer<B> {
         let found = Layout::decode(&bytes).and_then(|layout| {
             let cells = [0, 1].map(|cell| Tail::decode(&bytes, cell, &layout));
             report.tail_copy_damaged = cells[0].is_none() || cells[0] != cells[1];
-            let newest = cells
-                .into_iter()
-                .flatten()
-                .max_by_key(|tail| tail.generation);
-            newest
-                .map(|tail| (layout, tail))
-                .ok_or(BufferError::TailLost)
+            let newest = cells.into_iter().flatten().max_by_key(|tail| tail.generation);
+            newest.map(|tail| (layout, tail)).ok_or(BufferError::TailLost)
         });
         let (layout, tail) = match found {
             Ok(found) => found,
@@ -459,10 +447,7 @@ impl<B: Bytes> WriteBuffer<B> {
     /// If there is no room, the stream is unknown or the payload has another length than the record
     /// says: bugs of the caller.
     pub fn push(&mut self, record: &Record, payload: &[u8]) -> u64 {
-        assert!(
-            record.stream < self.layout.streams,
-            "stream was checked by the caller"
-        );
+        assert!(record.stream < self.layout.streams, "stream was checked by the caller");
         let to_end = self.layout.ring_bytes - self.head;
         if to_end < record.ring_bytes() {
             self.place(pad(to_end), &[]);
@@ -480,13 +465,8 @@ impl<B: Bytes> WriteBuffer<B> {
     /// If no such record is in the log or `into` has another length: bugs of the caller.
     pub fn read_payload(&self, sequence: u64, into: &mut [u8]) {
         let (offset, record) = self.entry(sequence);
-        assert_eq!(
-            into.len() as u64,
-            u64::from(record.stored_bytes),
-            "length of the payload"
-        );
-        self.bytes
-            .read(self.layout.ring_at + offset + RECORD_HEADER_BYTES, into);
+        assert_eq!(<[u8]>::len(into), index(u64::from(record.stored_bytes)), "length of the payload");
+        self.bytes.read(self.layout.ring_at + offset + RECORD_HEADER_BYTES, into);
     }
 
     /// The record of that number, if it is in the log.
@@ -531,10 +511,7 @@ impl<B: Bytes> WriteBuffer<B> {
     /// If the log is not empty: its numbers could not be consecutive.
     pub fn raise_sequence(&mut self, next_sequence: u64) {
         if next_sequence > self.next_sequence {
-            assert!(
-                self.records.is_empty(),
-                "only an empty log may skip sequence numbers"
-            );
+            assert!(self.records.is_empty(), "only an empty log may skip sequence numbers");
             self.next_sequence = next_sequence;
             self.write_tail();
         }
@@ -543,9 +520,7 @@ impl<B: Bytes> WriteBuffer<B> {
     /// Newest committed request of a stream; 0 if there is none.
     #[must_use]
     pub fn stream_cursor(&self, stream: u16) -> u64 {
-        self.streams
-            .get(usize::from(stream))
-            .map_or(0, |stream| stream.cursor.newest)
+        self.streams.get(usize::from(stream)).map_or(0, |stream| stream.cursor.newest)
     }
 
     /// Whether that request of the stream is committed. Exact within [`STREAM_WINDOW`] of the
@@ -585,10 +560,7 @@ impl<B: Bytes> WriteBuffer<B> {
     }
 
     fn empty(bytes: B, layout: Layout, with_data: bool, next_sequence: u64) -> WriteBuffer<B> {
-        let stream = Stream {
-            cursor: Cursor::default(),
-            dirty: false,
-        };
+        let stream = Stream { cursor: Cursor::default(), dirty: false };
         WriteBuffer {
             bytes,
             layout,
@@ -604,10 +576,7 @@ impl<B: Bytes> WriteBuffer<B> {
     }
 
     fn entry(&self, sequence: u64) -> &(u64, Record) {
-        let front = self
-            .records
-            .front()
-            .map_or(sequence + 1, |(_, record)| record.sequence);
+        let front = self.records.front().map_or(sequence + 1, |(_, record)| record.sequence);
         assert!(sequence >= front, "record {sequence} was freed");
         &self.records[index(sequence - front)]
     }
@@ -630,27 +599,14 @@ impl<B: Bytes> WriteBuffer<B> {
 
     /// Writes one record at the head: payload, then header.
     fn place(&mut self, record: Record, payload: &[u8]) -> u64 {
-        let record = Record {
-            sequence: self.next_sequence,
-            ..record
-        };
+        let record = Record { sequence: self.next_sequence, ..record };
         let bytes = record.ring_bytes();
-        assert!(
-            self.head + bytes <= self.layout.ring_bytes,
-            "a record does not wrap"
-        );
-        assert!(
-            self.used_bytes + bytes <= self.layout.ring_bytes,
-            "room was checked"
-        );
+        assert!(self.head + bytes <= self.layout.ring_bytes, "a record does not wrap");
+        assert!(self.used_bytes + bytes <= self.layout.ring_bytes, "room was checked");
         if self.with_data {
             let at = self.layout.ring_at + self.head;
             if record.kind == RecordKind::Data {
-                assert_eq!(
-                    payload.len() as u64,
-                    u64::from(record.stored_bytes),
-                    "length of the payload"
-                );
+                assert_eq!(payload.len() as u64, u64::from(record.stored_bytes), "length of the payload");
                 self.bytes.write(at + RECORD_HEADER_BYTES, payload);
                 self.bytes.fence();
             }
@@ -699,11 +655,7 @@ impl<B: Bytes> WriteBuffer<B> {
             None => (self.head, self.next_sequence),
         };
         self.tail_generation += 1;
-        let tail = Tail {
-            generation: self.tail_generation,
-            ring_offset,
-            sequence,
-        };
+        let tail = Tail { generation: self.tail_generation, ring_offset, sequence };
         let cell = tail.encode(self.layout.salt);
         for copy in [0, 1] {
             self.bytes.write(TAIL_AT + LINE * copy, &cell);
@@ -744,20 +696,12 @@ impl<B: Bytes> WriteBuffer<B> {
     /// One copy of a cursor: a cell never written is a cursor at the beginning.
     fn read_cursor(&self, number: u16, copy: u64) -> Result<Cursor, ()> {
         let mut cell = [0; CURSOR_BYTES as usize];
-        self.bytes
-            .read(self.layout.cursor_at(number, copy), &mut cell);
+        self.bytes.read(self.layout.cursor_at(number, copy), &mut cell);
         if cell.iter().all(|byte| *byte == 0) {
             return Ok(Cursor::default());
         }
-        let cursor = Cursor {
-            newest: read_u64(&cell, 0),
-            window: read_u64(&cell, 8),
-        };
-        if encode_cursor(cursor, number, self.layout.salt) == cell {
-            Ok(cursor)
-        } else {
-            Err(())
-        }
+        let cursor = Cursor { newest: read_u64(&cell, 0), window: read_u64(&cell, 8) };
+        if encode_cursor(cursor, number, self.layout.salt) == cell { Ok(cursor) } else { Err(()) }
     }
 
     /// Takes records from the tail on until none follows.
@@ -769,26 +713,12 @@ impl<B: Bytes> WriteBuffer<B> {
                 .filter(|record| record.sequence == sequence && self.has_room(ring_offset, record));
             if let Some(record) = next {
                 if !self.payload_holds(ring_offset, &record) {
-                    note(
-                        report,
-                        Damage {
-                            sequence,
-                            lost: 0,
-                            ring_offset,
-                        },
-                    );
+                    note(report, Damage { sequence, lost: 0, ring_offset });
                 }
                 self.keep(record);
             } else if let Some((skipped, record)) = self.resynchronise() {
                 let lost = record.sequence - sequence;
-                note(
-                    report,
-                    Damage {
-                        sequence,
-                        lost,
-                        ring_offset,
-                    },
-                );
+                note(report, Damage { sequence, lost, ring_offset });
                 self.bridge(skipped, lost);
             } else {
                 break;
@@ -822,16 +752,10 @@ impl<B: Bytes> WriteBuffer<B> {
     /// over the end of the ring.
     fn bridge(&mut self, skipped: u64, lost: u64) {
         for _ in 1..lost {
-            self.keep(Record {
-                sequence: self.next_sequence,
-                ..pad(LINE)
-            });
+            self.keep(Record { sequence: self.next_sequence, ..pad(LINE) });
         }
         let rest = skipped - (lost - 1) * LINE;
-        self.keep(Record {
-            sequence: self.next_sequence,
-            ..pad(rest)
-        });
+        self.keep(Record { sequence: self.next_sequence, ..pad(rest) });
     }
 
     /// Drops what follows the last committed record, and erases it, newest first.
@@ -847,8 +771,7 @@ impl<B: Bytes> WriteBuffer<B> {
 
     fn forget_newest(&mut self) {
         if let Some((offset, record)) = self.records.pop_back() {
-            self.bytes
-                .write(self.layout.ring_at + offset, &[0; LINE as usize]);
+            self.bytes.write(self.layout.ring_at + offset, &[0; LINE as usize]);
             self.bytes.fence();
             self.head = offset;
             self.next_sequence = record.sequence;
@@ -859,8 +782,7 @@ impl<B: Bytes> WriteBuffer<B> {
 
     fn header_at(&self, ring_offset: u64) -> Option<Record> {
         let mut header: HeaderBytes = [0; RECORD_HEADER_BYTES as usize];
-        self.bytes
-            .read(self.layout.ring_at + ring_offset, &mut header);
+        self.bytes.read(self.layout.ring_at + ring_offset, &mut header);
         decode(&header, ring_offset, self.layout.salt)
     }
 
@@ -921,18 +843,9 @@ impl Layout {
         let ring_bytes = (bytes.saturating_sub(ring_at) / LINE * LINE).min(RING_BYTES_MAX);
         if ring_bytes < RING_BYTES_MIN {
             let needed = ring_at + RING_BYTES_MIN;
-            return Err(BufferError::TooSmall {
-                bytes,
-                needed,
-                streams,
-            });
+            return Err(BufferError::TooSmall { bytes, needed, streams });
         }
-        Ok(Layout {
-            streams,
-            ring_at,
-            ring_bytes,
-            salt,
-        })
+        Ok(Layout { streams, ring_at, ring_bytes, salt })
     }
 
     fn cursor_at(&self, stream: u16, copy: u64) -> u64 {
@@ -959,8 +872,7 @@ impl Layout {
         }
         let mut header: HeaderBytes = [0; 64];
         bytes.read(0, &mut header);
-        let sound = read_u64(&header, 0) == HEADER_MAGIC
-            && read_u32(&header, 60) == crc32c::crc32c(&header[..60]);
+        let sound = read_u64(&header, 0) == HEADER_MAGIC && read_u32(&header, 60) == crc32c::crc32c(&header[..60]);
         if !sound {
             return Err(BufferError::NotALog);
         }
@@ -970,19 +882,12 @@ impl Layout {
         }
         let expected = read_u64(&header, 16);
         if expected != bytes.len() {
-            return Err(BufferError::Size {
-                bytes: bytes.len(),
-                expected,
-            });
+            return Err(BufferError::Size { bytes: bytes.len(), expected });
         }
         let layout = Layout::new(bytes.len(), read_u16(&header, 12), read_u32(&header, 40))?;
         // The offsets are stored for other readers; here they follow from the size.
         let stored = (read_u64(&header, 24), read_u64(&header, 32));
-        if stored == (layout.ring_at, layout.ring_bytes) {
-            Ok(layout)
-        } else {
-            Err(BufferError::NotALog)
-        }
+        if stored == (layout.ring_at, layout.ring_bytes) { Ok(layout) } else { Err(BufferError::NotALog) }
     }
 }
 
@@ -1008,11 +913,8 @@ impl Tail {
     fn decode(bytes: &impl Bytes, cell: u64, layout: &Layout) -> Option<Tail> {
         let mut found: HeaderBytes = [0; 64];
         bytes.read(TAIL_AT + LINE * cell, &mut found);
-        let tail = Tail {
-            generation: read_u64(&found, 8),
-            ring_offset: read_u64(&found, 16),
-            sequence: read_u64(&found, 24),
-        };
+        let tail =
+            Tail { generation: read_u64(&found, 8), ring_offset: read_u64(&found, 16), sequence: read_u64(&found, 24) };
         let inside = tail.ring_offset < layout.ring_bytes && tail.ring_offset.is_multiple_of(LINE);
         (inside && tail.encode(layout.salt) == found).then_some(tail)
     }
@@ -1039,25 +941,13 @@ fn encode(record: &Record, ring_offset: u64, salt: u32) -> HeaderBytes {
         RecordKind::Pad => 3,
     };
     put(&mut header, at::KIND, [kind]);
-    put(
-        &mut header,
-        at::FLAGS,
-        (if record.last { FLAG_LAST } else { 0 }).to_le_bytes(),
-    );
+    put(&mut header, at::FLAGS, (if record.last { FLAG_LAST } else { 0 }).to_le_bytes());
     put(&mut header, at::SEQUENCE, record.sequence.to_le_bytes());
     put(&mut header, at::SLBA, record.slba.0.to_le_bytes());
-    put(
-        &mut header,
-        at::STREAM_SEQUENCE,
-        record.stream_sequence.to_le_bytes(),
-    );
+    put(&mut header, at::STREAM_SEQUENCE, record.stream_sequence.to_le_bytes());
     put(&mut header, at::BLOCKS, record.blocks.to_le_bytes());
     put(&mut header, at::RAW_BYTES, record.raw_bytes.to_le_bytes());
-    put(
-        &mut header,
-        at::STORED_BYTES,
-        record.stored_bytes.to_le_bytes(),
-    );
+    put(&mut header, at::STORED_BYTES, record.stored_bytes.to_le_bytes());
     put(&mut header, at::TAG, record.tag.to_le_bytes());
     put(&mut header, at::CHECKSUM, record.checksum.to_le_bytes());
     put(&mut header, at::STREAM, record.stream.to_le_bytes());

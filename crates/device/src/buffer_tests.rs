@@ -47,9 +47,7 @@ fn log() -> WriteBuffer<Vec<u8>> {
 }
 
 fn recover(bytes: Vec<u8>) -> (WriteBuffer<Vec<u8>>, BufferReport) {
-    WriteBuffer::recover(bytes)
-        .map_err(|(error, _)| error)
-        .expect("recovers")
+    WriteBuffer::recover(bytes).map_err(|(error, _)| error).expect("recovers")
 }
 
 fn data(slba: u64, payload: &[u8], stream_sequence: u64, last: bool) -> Record {
@@ -74,9 +72,7 @@ fn push(log: &mut WriteBuffer<Vec<u8>>, slba: u64, payload: &[u8], last: bool) -
 }
 
 fn contents<B: Bytes>(log: &WriteBuffer<B>) -> Vec<(u64, u64, Vec<u8>)> {
-    let records = log
-        .records()
-        .filter(|record| record.kind == RecordKind::Data);
+    let records = log.records().filter(|record| record.kind == RecordKind::Data);
     records
         .map(|record| {
             let mut payload = vec![0; record.stored_bytes as usize];
@@ -96,10 +92,7 @@ fn records_come_back_in_order() {
     assert_eq!((first, before.len()), (100, 3));
     let (log, report) = recover(log.into_bytes());
     assert_eq!(contents(&log), before);
-    assert_eq!(
-        (report.records, report.payload_bytes, report.uncommitted),
-        (3, 5003, 0)
-    );
+    assert_eq!((report.records, report.payload_bytes, report.uncommitted), (3, 5003, 0));
     assert!(report.is_clean());
     assert_eq!(log.next_sequence(), 103);
 }
@@ -116,13 +109,7 @@ fn a_request_without_its_last_record_is_dropped_for_good() {
     // second, if it were still there, would follow it.
     push(&mut log, 5, b"next", true);
     let (log, report) = recover(log.into_bytes());
-    assert_eq!(
-        contents(&log)
-            .iter()
-            .map(|(_, slba, _)| *slba)
-            .collect::<Vec<_>>(),
-        [1, 5]
-    );
+    assert_eq!(contents(&log).iter().map(|(_, slba, _)| *slba).collect::<Vec<_>>(), [1, 5]);
     assert!(report.is_clean() && report.uncommitted == 0);
 }
 
@@ -153,33 +140,16 @@ fn a_damaged_header_in_the_middle_is_reported_and_hides_nothing() {
     let mut bytes = log.into_bytes();
     bytes[at as usize + 20] ^= 4;
     let (log, report) = recover(bytes);
-    let kept: Vec<u64> = contents(&log)
-        .iter()
-        .map(|(sequence, ..)| *sequence)
-        .collect();
+    let kept: Vec<u64> = contents(&log).iter().map(|(sequence, ..)| *sequence).collect();
     assert_eq!(kept, [100, 101, 103, 104]);
-    assert_eq!(
-        report.damages,
-        [Damage {
-            sequence: 102,
-            lost: 1,
-            ring_offset: offset
-        }]
-    );
+    assert_eq!(report.damages, [Damage { sequence: 102, lost: 1, ring_offset: offset }]);
     // Several in a row, and then twice recovered: the same is found.
     let mut bytes = log.into_bytes();
     let at = at - record_bytes(1000);
     bytes[at as usize] ^= 1;
     let (log, _) = recover(bytes);
     let (log, report) = recover(log.into_bytes());
-    assert_eq!(
-        report
-            .damages
-            .iter()
-            .map(|damage| damage.lost)
-            .collect::<Vec<_>>(),
-        [2]
-    );
+    assert_eq!(report.damages.iter().map(|damage| damage.lost).collect::<Vec<_>>(), [2]);
     assert_eq!(contents(&log).len(), 3);
 }
 
@@ -208,10 +178,7 @@ fn a_payload_that_looks_like_a_record_is_not_one() {
     let mut log = log();
     push(&mut log, 1, b"old", true);
     // A whole image of the ring's next record, as a user's payload: valid anywhere but there.
-    let forged = Record {
-        sequence: 102,
-        ..data(9, b"", 0, true)
-    };
+    let forged = Record { sequence: 102, ..data(9, b"", 0, true) };
     let mut payload = vec![0; 640];
     for place in (0..640).step_by(64) {
         payload[place..place + 64].copy_from_slice(&encode(&forged, 0, SALT));
@@ -236,29 +203,18 @@ fn cursors_survive_the_records_they_came_from() {
     for stream in 0..STREAMS {
         assert!(log.stream_cursor(stream) > 190);
     }
-    let cursors: Vec<u64> = (0..STREAMS)
-        .map(|stream| log.stream_cursor(stream))
-        .collect();
+    let cursors: Vec<u64> = (0..STREAMS).map(|stream| log.stream_cursor(stream)).collect();
     let at = log.layout.cursor_at(2, 0) as usize;
     let mut bytes = log.into_bytes();
     let (log, report) = recover(bytes.clone());
-    assert_eq!(
-        (0..STREAMS)
-            .map(|stream| log.stream_cursor(stream))
-            .collect::<Vec<_>>(),
-        cursors
-    );
+    assert_eq!((0..STREAMS).map(|stream| log.stream_cursor(stream)).collect::<Vec<_>>(), cursors);
     assert!(report.is_clean());
     // One damaged copy of a cursor and one of the tail lose nothing, and say so.
     bytes[at] ^= 1;
     bytes[TAIL_AT as usize + 20] ^= 1;
     let (log, report) = recover(bytes.clone());
     assert_eq!(log.stream_cursor(2), cursors[2]);
-    assert!(
-        report.tail_copy_damaged
-            && report.cursor_copies_damaged == 1
-            && report.cursors_lost.is_empty()
-    );
+    assert!(report.tail_copy_damaged && report.cursor_copies_damaged == 1 && report.cursors_lost.is_empty());
     bytes[log.layout.cursor_at(2, 1) as usize] ^= 1;
     let (_, report) = recover(bytes);
     assert_eq!(report.cursors_lost, [2]);
@@ -301,18 +257,9 @@ fn what_is_no_log_is_refused_untouched() {
     tails[(TAIL_AT + LINE) as usize + 8] ^= 1;
     assert_eq!(error(tails), BufferError::TailLost);
     let expected = BYTES as u64;
-    assert_eq!(
-        error([good, vec![0; 64]].concat()),
-        BufferError::Size {
-            bytes: expected + 64,
-            expected
-        }
-    );
+    assert_eq!(error([good, vec![0; 64]].concat()), BufferError::Size { bytes: expected + 64, expected });
     let small = WriteBuffer::format(vec![0; 4096], STREAMS, 1, SALT, true).map(|_| ());
-    assert!(matches!(
-        small,
-        Err(BufferError::TooSmall { bytes: 4096, .. })
-    ));
+    assert!(matches!(small, Err(BufferError::TooSmall { bytes: 4096, .. })));
     let none = WriteBuffer::format(vec![0; BYTES], 0, 1, SALT, true).map(|_| ());
     assert_eq!(none, Err(BufferError::Streams { streams: 0 }));
 }
@@ -335,32 +282,18 @@ fn the_bytes_are_the_documented_ones() {
     };
     let bytes = encode(&record, 640, SALT);
     assert_eq!(&bytes[..8], b"OWBR\x01\x02\x01\x00");
-    let words: Vec<u32> = bytes[8..60]
-        .chunks(4)
-        .map(|word| read_u32(word, 0))
-        .collect();
-    assert_eq!(
-        words,
-        [
-            0x102, 0, 0x304, 0, 0x1112, 0, 0x506, 0x708, 0x90A, 0xB0C, 0xD0E, 0xF10, 0
-        ]
-    );
+    let words: Vec<u32> = bytes[8..60].chunks(4).map(|word| read_u32(word, 0)).collect();
+    assert_eq!(words, [0x102, 0, 0x304, 0, 0x1112, 0, 0x506, 0x708, 0x90A, 0xB0C, 0xD0E, 0xF10, 0]);
     assert_eq!(decode(&bytes, 640, SALT), Some(record));
     assert_eq!(decode(&bytes, 704, SALT), None, "another place");
     assert_eq!(decode(&bytes, 640, SALT + 1), None, "another log");
     let log = log();
     let header = &log.bytes()[..64];
     assert_eq!(&header[..8], b"OSIERWB\x1a");
-    let words: Vec<u32> = header[8..60]
-        .chunks(4)
-        .map(|word| read_u32(word, 0))
-        .collect();
+    let words: Vec<u32> = header[8..60].chunks(4).map(|word| read_u32(word, 0)).collect();
     let ring_at = 256 + 64 * 4;
     let ring = BYTES as u32 - ring_at;
-    assert_eq!(
-        words,
-        [1, 4, BYTES as u32, 0, ring_at, 0, ring, 0, SALT, 0, 0, 0, 0]
-    );
+    assert_eq!(words, [1, 4, BYTES as u32, 0, ring_at, 0, ring, 0, SALT, 0, 0, 0, 0]);
 }
 
 /// What a log should hold: requests in order, each with its records.
@@ -382,10 +315,7 @@ struct Request {
 /// bytes to go on with. `pending` is the request under way at the death, which may be there or not.
 fn one_life(draw: &mut Draw, model: &mut Model, bytes: Vec<u8>, seed: u64) -> Vec<u8> {
     let left = 1 + draw.below(600_000);
-    let (mut log, report) = match WriteBuffer::recover(Dying {
-        bytes,
-        left: u64::MAX,
-    }) {
+    let (mut log, report) = match WriteBuffer::recover(Dying { bytes, left: u64::MAX }) {
         Ok(recovered) => recovered,
         Err((error, _)) => panic!("seed {seed}: {error}"),
     };
@@ -395,22 +325,12 @@ fn one_life(draw: &mut Draw, model: &mut Model, bytes: Vec<u8>, seed: u64) -> Ve
     while log.bytes.left > 0 {
         if draw.below(3) == 0 && !model.requests.is_empty() {
             let count = 1 + draw.below(model.requests.len() as u64);
-            let freed = model
-                .requests
-                .drain(..count as usize)
-                .last()
-                .expect("some")
-                .last;
+            let freed = model.requests.drain(..count as usize).next_back().expect("some").last;
             log.release_through(freed);
             continue;
         }
         let units: Vec<(u64, Vec<u8>)> = (0..1 + draw.below(4))
-            .map(|_| {
-                (
-                    draw.below(1000),
-                    vec![draw.next() as u8; draw.below(20_000) as usize],
-                )
-            })
+            .map(|_| (draw.below(1000), vec![draw.next() as u8; draw.below(20_000) as usize]))
             .collect();
         if !log.fits(units.iter().map(|(_, payload)| payload.len() as u32)) {
             continue;
@@ -426,12 +346,7 @@ fn one_life(draw: &mut Draw, model: &mut Model, bytes: Vec<u8>, seed: u64) -> Ve
         let committed = log.bytes.left > 0 || survives(&log.bytes.bytes, last, seed);
         if committed {
             model.cursors[usize::from(stream)] = stream_sequence;
-            model.requests.push_back(Request {
-                stream,
-                stream_sequence,
-                units,
-                last,
-            });
+            model.requests.push_back(Request { stream, stream_sequence, units, last });
         }
     }
     log.into_bytes().bytes
@@ -444,34 +359,15 @@ fn survives(bytes: &[u8], last: u64, seed: u64) -> bool {
 }
 
 fn check<B: Bytes>(log: &WriteBuffer<B>, model: &Model, seed: u64) {
-    let expected: Vec<(u64, Vec<u8>)> = model
-        .requests
-        .iter()
-        .flat_map(|request| request.units.clone())
-        .collect();
-    let seen: Vec<(u64, Vec<u8>)> = contents(log)
-        .into_iter()
-        .map(|(_, slba, payload)| (slba, payload))
-        .collect();
+    let expected: Vec<(u64, Vec<u8>)> = model.requests.iter().flat_map(|request| request.units.clone()).collect();
+    let seen: Vec<(u64, Vec<u8>)> = contents(log).into_iter().map(|(_, slba, payload)| (slba, payload)).collect();
     // Freed records may come back when the tail was not written yet; nothing else may be there.
-    assert!(
-        seen.ends_with(&expected),
-        "seed {seed}: {} of {} records",
-        seen.len(),
-        expected.len()
-    );
+    assert!(seen.ends_with(&expected), "seed {seed}: {} of {} records", seen.len(), expected.len());
     for (stream, cursor) in model.cursors.iter().enumerate() {
-        assert_eq!(
-            log.stream_cursor(stream as u16),
-            *cursor,
-            "seed {seed}: stream {stream}"
-        );
+        assert_eq!(log.stream_cursor(stream as u16), *cursor, "seed {seed}: stream {stream}");
     }
     for request in &model.requests {
-        assert!(
-            log.is_committed(request.stream, request.stream_sequence),
-            "seed {seed}"
-        );
+        assert!(log.is_committed(request.stream, request.stream_sequence), "seed {seed}");
     }
 }
 
@@ -496,13 +392,8 @@ fn every_cut_point_of_one_request_gives_all_or_nothing() {
     let base = base.into_bytes();
     let mut outcomes = [0, 0];
     for left in 0..=(3 * 64 + 300) {
-        let dying = Dying {
-            bytes: base.clone(),
-            left: u64::MAX,
-        };
-        let (mut log, _) = WriteBuffer::recover(dying)
-            .map_err(|(error, _)| error)
-            .expect("recovers");
+        let dying = Dying { bytes: base.clone(), left: u64::MAX };
+        let (mut log, _) = WriteBuffer::recover(dying).map_err(|(error, _)| error).expect("recovers");
         log.bytes.left = left;
         for (slba, last) in [(10, false), (11, false), (12, true)] {
             log.push(&data(slba, &[slba as u8; 100], 1, last), &[slba as u8; 100]);
@@ -510,10 +401,7 @@ fn every_cut_point_of_one_request_gives_all_or_nothing() {
         let (log, report) = recover(log.into_bytes().bytes);
         let found: Vec<u64> = contents(&log).iter().map(|(_, slba, _)| *slba).collect();
         assert!(report.is_clean());
-        assert!(
-            found == [1] || found == [1, 10, 11, 12],
-            "cut at {left}: {found:?}"
-        );
+        assert!(found == [1] || found == [1, 10, 11, 12], "cut at {left}: {found:?}");
         outcomes[usize::from(found.len() > 1)] += 1;
     }
     assert!(outcomes[0] > 400 && outcomes[1] >= 1, "{outcomes:?}");
@@ -535,20 +423,13 @@ fn a_flipped_bit_anywhere_never_gives_wrong_bytes_as_right_ones() {
         bytes[at as usize] ^= 1 << draw.below(8);
         let (log, report) = recover(bytes);
         let sound = contents(&log).into_iter().filter(|(sequence, _, payload)| {
-            log.record(*sequence)
-                .is_some_and(|record| record.checksum == crc32c::crc32c(payload))
+            log.record(*sequence).is_some_and(|record| record.checksum == crc32c::crc32c(payload))
         });
         let sound: Vec<_> = sound.collect();
-        assert!(
-            sound.iter().all(|record| good.contains(record)),
-            "flip at {at}"
-        );
+        assert!(sound.iter().all(|record| good.contains(record)), "flip at {at}");
         assert!(sound.len() >= 5, "flip at {at}: one record at most is lost");
         // Padding between records belongs to no one; the last header cannot be told from unfinished.
         let in_last = at >= ring_at + 5 * record_bytes(700);
-        assert!(
-            sound.len() == 6 || report.damage_count == 1 || in_last,
-            "flip at {at}"
-        );
+        assert!(sound.len() == 6 || report.damage_count == 1 || in_last, "flip at {at}");
     }
 }

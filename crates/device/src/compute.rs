@@ -51,13 +51,7 @@ impl Compute {
     /// Gives one call of `engine` over `bytes` to a core and returns when it is due, or `None`
     /// while the device is shut down. The hinted core takes it if it is free at `now` (its caches
     /// are warm), else the core that is free first.
-    pub fn run(
-        &mut self,
-        now: Nanos,
-        core_hint: Option<u32>,
-        engine: Engine,
-        bytes: u32,
-    ) -> Option<Nanos> {
+    pub fn run(&mut self, now: Nanos, core_hint: Option<u32>, engine: Engine, bytes: u32) -> Option<Nanos> {
         let duration_ns = self.duration_ns(engine, bytes)?;
         let core = self.choose(now, core_hint);
         let start = self.busy_until[core].max(now);
@@ -82,8 +76,7 @@ impl Compute {
     /// fewer than [`CHUNK_BYTES_MIN`]. It bounds how long a drain waits for an actor.
     #[must_use]
     pub fn chunk_bytes(&self, engine: Engine) -> u32 {
-        let nominal_ns =
-            u128::from(self.params.chunk_ns_max) * u128::from(self.speed_permille) / 1000;
+        let nominal_ns = u128::from(self.params.chunk_ns_max) * u128::from(self.speed_permille) / 1000;
         let work_ns = nominal_ns.saturating_sub(u128::from(self.params.call_ns));
         let rate = u128::from(self.params.engines.bytes_per_second(engine));
         let bytes = u32::try_from(work_ns * rate / 1_000_000_000).unwrap_or(u32::MAX);
@@ -109,11 +102,7 @@ impl Compute {
 
     /// Share of core time used since the last call of this function, in thousandths.
     pub fn utilisation_permille(&mut self, now: Nanos) -> u32 {
-        let overhang: u64 = self
-            .busy_until
-            .iter()
-            .map(|until| until.0.saturating_sub(now.0))
-            .sum();
+        let overhang: u64 = self.busy_until.iter().map(|until| until.0.saturating_sub(now.0)).sum();
         // A core's work given out for the future is contiguous from `now`, so what is not
         // overhang was spent.
         let consumed_ns = self.scheduled_ns.saturating_sub(overhang);
@@ -147,11 +136,7 @@ impl Compute {
                 return hint;
             }
         }
-        let first_free = self
-            .busy_until
-            .iter()
-            .enumerate()
-            .min_by_key(|&(_, until)| *until);
+        let first_free = self.busy_until.iter().enumerate().min_by_key(|&(_, until)| *until);
         first_free.map_or(0, |(core, _)| core)
     }
 }
@@ -180,12 +165,7 @@ mod tests {
             crc32c_bytes_per_second: 8_000_000_000,
             wasm_bytes_per_second: 100_000_000,
         };
-        let params = ComputeParams {
-            cores: 2,
-            call_ns: 1_000,
-            chunk_ns_max: 50_000,
-            engines,
-        };
+        let params = ComputeParams { cores: 2, call_ns: 1_000, chunk_ns_max: 50_000, engines };
         Compute::new(&params, 4_000)
     }
 
@@ -193,23 +173,13 @@ mod tests {
     fn calls_queue_on_the_core_that_is_free_first() {
         let mut compute = compute();
         let run = |compute: &mut Compute, now, hint, bytes| {
-            compute
-                .run(Nanos(now), hint, Engine::Lz4, bytes)
-                .map(|due| due.0)
+            compute.run(Nanos(now), hint, Engine::Lz4, bytes).map(|due| due.0)
         };
         assert_eq!(run(&mut compute, 0, None, 9_000), Some(10_000));
-        assert_eq!(
-            run(&mut compute, 0, Some(0), 4_000),
-            Some(5_000),
-            "the hinted core is busy"
-        );
+        assert_eq!(run(&mut compute, 0, Some(0), 4_000), Some(5_000), "the hinted core is busy");
         assert_eq!(run(&mut compute, 0, None, 1_000), Some(7_000));
         assert_eq!(run(&mut compute, 20_000, Some(1), 0), Some(21_000));
-        assert_eq!(
-            run(&mut compute, 20_000, Some(3), 0),
-            Some(21_000),
-            "core 1 is busy, core 0 is not"
-        );
+        assert_eq!(run(&mut compute, 20_000, Some(3), 0), Some(21_000), "core 1 is busy, core 0 is not");
         assert_eq!(compute.totals(), (5, 14_000));
     }
 
@@ -217,14 +187,8 @@ mod tests {
     fn energy_is_that_of_the_work_at_any_speed() {
         let (mut full, mut half) = (compute(), compute());
         half.set_speed_permille(500);
-        assert_eq!(
-            full.run(Nanos(0), None, Engine::Aes, 4_000),
-            Some(Nanos(3_000))
-        );
-        assert_eq!(
-            half.run(Nanos(0), None, Engine::Aes, 4_000),
-            Some(Nanos(6_000))
-        );
+        assert_eq!(full.run(Nanos(0), None, Engine::Aes, 4_000), Some(Nanos(3_000)));
+        assert_eq!(half.run(Nanos(0), None, Engine::Aes, 4_000), Some(Nanos(6_000)));
         assert_eq!(full.take_energy_picojoules(), 3_000 * 4_000);
         assert_eq!(half.take_energy_picojoules(), 3_000 * 4_000);
         assert_eq!(half.take_energy_picojoules(), 0);
@@ -246,19 +210,9 @@ mod tests {
             compute.set_speed_permille(speed);
             for engine in Engine::ALL {
                 let bytes = compute.chunk_bytes(engine);
-                let within = |bytes| {
-                    compute
-                        .duration_ns(engine, bytes)
-                        .is_some_and(|ns| ns <= 50_000)
-                };
-                assert!(
-                    within(bytes) || bytes == CHUNK_BYTES_MIN,
-                    "{engine:?} at {speed}"
-                );
-                assert!(
-                    !within(bytes + 16),
-                    "{engine:?} at {speed}: a larger chunk fits too"
-                );
+                let within = |bytes| compute.duration_ns(engine, bytes).is_some_and(|ns| ns <= 50_000);
+                assert!(within(bytes) || bytes == CHUNK_BYTES_MIN, "{engine:?} at {speed}");
+                assert!(!within(bytes + 16), "{engine:?} at {speed}: a larger chunk fits too");
             }
         }
     }

@@ -10,7 +10,7 @@
 //! the bottleneck, no relocation by garbage collection (sequential overwriting leaves whole
 //! superblocks dead).
 
-use crate::profile::{Engine, Profile, superblock_bytes};
+use crate::profile::{Engine, Profile};
 
 /// Where the stages of a pipeline run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -132,11 +132,7 @@ impl Profile {
                 continue;
             }
             let left = level > 0 && here.millicelsius <= self.throttle[level - 1].exit_millicelsius;
-            return if left {
-                self.swing(placement, workload, level)
-            } else {
-                here
-            };
+            return if left { self.swing(placement, workload, level) } else { here };
         }
     }
 
@@ -180,17 +176,11 @@ impl Profile {
             let sum = u128::from(fast) * heating + u128::from(slow) * cooling;
             u64::try_from(sum / (heating + cooling).max(1)).unwrap_or(u64::MAX)
         };
-        let speed = average(
-            u64::from(fast.speed_permille),
-            u64::from(slow.speed_permille),
-        );
+        let speed = average(u64::from(fast.speed_permille), u64::from(slow.speed_permille));
         SteadyState {
             millicelsius: step.enter_millicelsius,
             speed_permille: u32::try_from(speed).unwrap_or(1000),
-            write_bytes_per_second: average(
-                fast.write_bytes_per_second,
-                slow.write_bytes_per_second,
-            ),
+            write_bytes_per_second: average(fast.write_bytes_per_second, slow.write_bytes_per_second),
             milliwatts: average(fast.milliwatts, slow.milliwatts),
             level: u8::try_from(level - 1).unwrap_or(u8::MAX),
             cycles: true,
@@ -205,25 +195,14 @@ impl Profile {
         let throttled = |ps: u128| ps * 1000 / u128::from(speed_permille);
         let controller = throttled(
             u128::from(self.controller.command_ns) * 1000
-                + picoseconds(
-                    u128::from(workload.request_bytes),
-                    self.controller.write_bytes_per_second,
-                ),
+                + picoseconds(u128::from(workload.request_bytes), self.controller.write_bytes_per_second),
         );
-        let link = picoseconds(
-            workload.crossing_bytes(placement.crossing()),
-            self.link.bytes_per_second,
-        );
+        let link = picoseconds(workload.crossing_bytes(placement.crossing()), self.link.bytes_per_second);
         let compute = match placement {
             Placement::Host => 0,
-            Placement::Device => {
-                throttled(self.compute_picoseconds(workload)) / u128::from(self.compute.cores)
-            }
+            Placement::Device => throttled(self.compute_picoseconds(workload)) / u128::from(self.compute.cores),
         };
-        let slowest = controller
-            .max(link)
-            .max(compute)
-            .max(self.flash_picoseconds(workload));
+        let slowest = controller.max(link).max(compute).max(self.flash_picoseconds(workload));
         u128::from(workload.request_bytes) * 1_000_000_000_000 / slowest.max(1)
     }
 
@@ -245,16 +224,12 @@ impl Profile {
     /// together.
     fn flash_picoseconds(&self, workload: &Workload) -> u128 {
         let geometry = &self.geometry;
-        let planes = u128::from(geometry.channels)
-            * u128::from(geometry.dies_per_channel)
-            * u128::from(geometry.planes_per_die);
+        let planes = u128::from(geometry.planes());
         let media_bytes = workload.media_bytes();
         let page = u128::from(geometry.page_bytes);
         let program = media_bytes * u128::from(self.timing.program_ns) * 1000 / (page * planes);
-        let erase = media_bytes * u128::from(self.timing.erase_ns) * 1000
-            / u128::from(superblock_bytes(geometry));
-        let bus = picoseconds(media_bytes, self.timing.channel_bytes_per_second)
-            / u128::from(geometry.channels);
+        let erase = media_bytes * u128::from(self.timing.erase_ns) * 1000 / u128::from(geometry.superblock_bytes());
+        let bus = picoseconds(media_bytes, self.timing.channel_bytes_per_second) / u128::from(geometry.channels);
         (program + erase).max(bus)
     }
 
@@ -265,18 +240,15 @@ impl Profile {
         let raw = u128::from(workload.request_bytes);
         let media = workload.media_bytes();
         let block_bytes = u128::from(geometry.pages_per_block) * u128::from(geometry.page_bytes);
-        let flash = media * u128::from(power.program_nanojoules_per_page) * 1000
-            / u128::from(geometry.page_bytes)
+        let flash = media * u128::from(power.program_nanojoules_per_page) * 1000 / u128::from(geometry.page_bytes)
             + media * u128::from(power.erase_nanojoules_per_block) * 1000 / block_bytes;
         let path = raw * u128::from(power.controller_picojoules_per_byte)
-            + workload.crossing_bytes(placement.crossing())
-                * u128::from(power.link_picojoules_per_byte);
+            + workload.crossing_bytes(placement.crossing()) * u128::from(power.link_picojoules_per_byte);
         let compute = match placement {
             Placement::Host => 0,
             // A milliwatt for a nanosecond is a picojoule.
             Placement::Device => {
-                self.compute_picoseconds(workload) * u128::from(power.compute_milliwatts_per_core)
-                    / 1000
+                self.compute_picoseconds(workload) * u128::from(power.compute_milliwatts_per_core) / 1000
             }
         };
         // Picojoules a request, times requests a second, are picowatts.
@@ -345,16 +317,9 @@ mod tests {
         for workload in workloads() {
             let device = profile.steady_state_of(Placement::Device, &workload);
             let host = profile.steady_state_of(Placement::Host, &workload);
-            assert_eq!(
-                (device.level, device.speed_permille, device.cycles),
-                (1, 500, false),
-                "{device:?}"
-            );
+            assert_eq!((device.level, device.speed_permille, device.cycles), (1, 500, false), "{device:?}");
             assert_eq!((host.level, host.speed_permille), (0, 1000), "{host:?}");
-            assert!(
-                host.millicelsius < profile.scheduler.offload_below_millicelsius,
-                "{host:?}"
-            );
+            assert!(host.millicelsius < profile.scheduler.offload_below_millicelsius, "{host:?}");
             let ratio = host.write_bytes_per_second * 100 / device.write_bytes_per_second;
             assert!((198..=202).contains(&ratio), "{ratio}");
         }
@@ -366,16 +331,9 @@ mod tests {
         for workload in workloads() {
             let device = profile.steady_state_of(Placement::Device, &workload);
             let host = profile.steady_state_of(Placement::Host, &workload);
-            assert_eq!(
-                (device.level, device.speed_permille, device.cycles),
-                (1, 400, false),
-                "{device:?}"
-            );
+            assert_eq!((device.level, device.speed_permille, device.cycles), (1, 400, false), "{device:?}");
             assert!(host.level == 0 && host.millicelsius < 65_000, "{host:?}");
-            assert!(
-                host.millicelsius < profile.scheduler.offload_below_millicelsius,
-                "{host:?}"
-            );
+            assert!(host.millicelsius < profile.scheduler.offload_below_millicelsius, "{host:?}");
         }
     }
 
@@ -391,10 +349,7 @@ mod tests {
             assert!(host.level == 0 && host.millicelsius < 60_000, "{host:?}");
         }
         let host = profile.steady_state(Placement::Host).millicelsius;
-        assert!(
-            (53_000..=54_500).contains(&host),
-            "calibrated to 53.9 C, is {host}"
-        );
+        assert!((53_000..=54_500).contains(&host), "calibrated to 53.9 C, is {host}");
     }
 
     #[test]
@@ -403,13 +358,8 @@ mod tests {
             let profile = profile(name);
             let rated = profile.controller.write_bytes_per_second;
             for placement in [Placement::Host, Placement::Device] {
-                let rate = profile
-                    .at_level(placement, &Workload::default(), 0)
-                    .write_bytes_per_second;
-                assert!(
-                    rate > rated * 93 / 100 && rate <= rated,
-                    "{name}: {rate} of {rated}"
-                );
+                let rate = profile.at_level(placement, &Workload::default(), 0).write_bytes_per_second;
+                assert!(rate > rated * 93 / 100 && rate <= rated, "{name}: {rate} of {rated}");
             }
         }
     }
@@ -419,10 +369,7 @@ mod tests {
         for name in Profile::built_in_names() {
             let full = profile(name);
             let scaled = full.scaled(40, 30);
-            assert_eq!(
-                (scaled.scale.rate_divisor, scaled.scale.thermal_time),
-                (40, 30)
-            );
+            assert_eq!((scaled.scale.rate_divisor, scaled.scale.thermal_time), (40, 30));
             for placement in [Placement::Host, Placement::Device] {
                 let (a, b) = (full.steady_state(placement), scaled.steady_state(placement));
                 assert_eq!((a.level, a.cycles), (b.level, b.cycles));
@@ -462,15 +409,9 @@ mod tests {
                 let predicted = profile.steady_state(placement);
                 let (rate, millicelsius) = simulate(&profile, placement, &Workload::default());
                 let apart = rate.abs_diff(predicted.write_bytes_per_second);
-                assert!(
-                    apart * 100 <= rate,
-                    "{name} {placement:?}: {rate} {predicted:?}"
-                );
+                assert!(apart * 100 <= rate, "{name} {placement:?}: {rate} {predicted:?}");
                 let expected = u64::try_from(predicted.millicelsius).expect("above zero");
-                assert!(
-                    millicelsius.abs_diff(expected) < 100,
-                    "{name}: {millicelsius} {predicted:?}"
-                );
+                assert!(millicelsius.abs_diff(expected) < 100, "{name}: {millicelsius} {predicted:?}");
             }
         }
     }
@@ -482,10 +423,7 @@ mod tests {
         profile.throttle.truncate(1);
         let workload = Workload::pipeline(350);
         let predicted = profile.steady_state_of(Placement::Device, &workload);
-        assert!(
-            predicted.cycles && (301..1000).contains(&predicted.speed_permille),
-            "{predicted:?}"
-        );
+        assert!(predicted.cycles && (301..1000).contains(&predicted.speed_permille), "{predicted:?}");
         let (rate, _) = simulate(&profile, Placement::Device, &workload);
         let apart = rate.abs_diff(predicted.write_bytes_per_second);
         assert!(apart * 100 <= rate * 2, "{rate} {predicted:?}");
@@ -493,19 +431,10 @@ mod tests {
 
     #[test]
     fn the_logarithm_agrees_with_the_library() {
-        for (above, below) in [
-            (1u64, 1u64),
-            (2, 1),
-            (1000, 999),
-            (58_000, 23_000),
-            (1 << 40, 1),
-        ] {
+        for (above, below) in [(1u64, 1u64), (2, 1), (1000, 999), (58_000, 23_000), (1 << 40, 1)] {
             let expected = (above as f64 / below as f64).ln() * 1e4;
             let seen = ln_permyriad(above, below) as f64;
-            assert!(
-                (seen - expected).abs() <= 1.5,
-                "ln({above}/{below}): {seen} not {expected}"
-            );
+            assert!((seen - expected).abs() <= 1.5, "ln({above}/{below}): {seen} not {expected}");
         }
     }
 }

@@ -9,7 +9,7 @@
 //! The built-in profiles are the files under `profiles/`, compiled in. `docs/profiles.md` explains
 //! each key; [`crate::predict`] computes what a profile settles at.
 
-use osier_flash::{BLOCK_BYTES, Geometry, Timing};
+use osier_flash::{Ftl, FtlError, FtlParams, Geometry, GeometryError, Timing, TimingError};
 use serde::Deserialize;
 use std::fmt;
 use toml::de::{DeTable, DeValue};
@@ -18,10 +18,7 @@ use toml::de::{DeTable, DeValue};
 const BUILT_IN: [(&str, &str); 3] = [
     ("cxl-ssd", include_str!("../../../profiles/cxl-ssd.toml")),
     ("smartssd", include_str!("../../../profiles/smartssd.toml")),
-    (
-        "scaleflux",
-        include_str!("../../../profiles/scaleflux.toml"),
-    ),
+    ("scaleflux", include_str!("../../../profiles/scaleflux.toml")),
 ];
 
 /// Most throttle steps a profile may have.
@@ -29,7 +26,7 @@ pub const THROTTLE_STEPS_MAX: usize = 16;
 
 /// Fewest superblocks that a shrunk geometry keeps: below this, garbage collection and its
 /// reserves have nothing to work with.
-const SUPERBLOCKS_MIN: u64 = 16;
+const SUPERBLOCKS_MIN: u32 = 16;
 
 /// A device description.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -38,10 +35,8 @@ pub struct Profile {
     /// `[device]`: what it is.
     pub device: DeviceIdentity,
     /// `[geometry]`: the flash array.
-    #[serde(with = "GeometryKeys")]
     pub geometry: Geometry,
     /// `[timing]`: the flash operations.
-    #[serde(with = "TimingKeys")]
     pub timing: Timing,
     /// `[ftl]`: the flash translation layer.
     pub ftl: FtlSection,
@@ -78,26 +73,6 @@ pub struct DeviceIdentity {
     pub name: String,
     /// One line for people.
     pub description: String,
-}
-
-#[derive(Deserialize)]
-#[serde(remote = "Geometry", deny_unknown_fields)]
-struct GeometryKeys {
-    channels: u32,
-    dies_per_channel: u32,
-    planes_per_die: u32,
-    blocks_per_plane: u32,
-    pages_per_block: u32,
-    page_bytes: u32,
-}
-
-#[derive(Deserialize)]
-#[serde(remote = "Timing", deny_unknown_fields)]
-struct TimingKeys {
-    read_ns: u64,
-    program_ns: u64,
-    erase_ns: u64,
-    channel_bytes_per_second: u64,
 }
 
 /// `[ftl]`. Whether bytes are kept and whether the device is thin belong to a device, not to its
@@ -341,10 +316,7 @@ pub struct Scale {
 
 impl Default for Scale {
     fn default() -> Scale {
-        Scale {
-            rate_divisor: 1,
-            thermal_time: 1,
-        }
+        Scale { rate_divisor: 1, thermal_time: 1 }
     }
 }
 
@@ -352,9 +324,7 @@ impl Default for Scale {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProfileError {
     /// The text is not TOML, or a key is unknown, missing or of the wrong type.
-    #[error(
-        "profile {profile}, line {line}: {message}; correct the file, docs/profiles.md lists every key"
-    )]
+    #[error("profile {profile}, line {line}: {message}; correct the file, docs/profiles.md lists every key")]
     Syntax {
         /// Name given to [`Profile::parse`].
         profile: String,
@@ -407,19 +377,14 @@ impl Profile {
     /// # Errors
     /// [`ProfileError::UnknownName`] for any other name.
     pub fn built_in(name: &str) -> Result<Profile, ProfileError> {
-        let text = Profile::built_in_text(name).ok_or_else(|| ProfileError::UnknownName {
-            name: name.to_owned(),
-        })?;
+        let text = Profile::built_in_text(name).ok_or_else(|| ProfileError::UnknownName { name: name.to_owned() })?;
         Profile::parse(name, text)
     }
 
     /// The TOML text of a built-in profile, comments and sources included.
     #[must_use]
     pub fn built_in_text(name: &str) -> Option<&'static str> {
-        BUILT_IN
-            .iter()
-            .find(|(known, _)| *known == name)
-            .map(|(_, text)| *text)
+        BUILT_IN.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
     }
 
     /// Names of the built-in profiles.
@@ -452,25 +417,35 @@ impl Profile {
         scaled
     }
 
-    /// The profile's flash array cut down, in blocks of each plane, to what a device of
-    /// `logical_blocks` needs. Channels, dies and pages stay, so the timing does.
+    /// The flash layer's parameters for a device of this profile. Without data it models time and
+    /// space only; a thin device may promise more logical blocks than fit in the worst case.
+    #[must_use]
+    pub fn ftl_params(&self, with_data: bool, thin: bool) -> FtlParams {
+        FtlParams {
+            over_provisioning_permille: self.ftl.over_provisioning_permille,
+            gc_free_superblocks_low: self.ftl.gc_free_superblocks_low,
+            gc_free_superblocks_min: self.ftl.gc_free_superblocks_min,
+            with_data,
+            thin,
+        }
+    }
+
+    /// The profile's flash array cut down, in blocks of each plane, to the smallest that promises
+    /// `logical_blocks` even if nothing compresses. Channels, dies and pages stay, so the timing
+    /// does. A device larger than the profile's array gets the whole array.
     #[must_use]
     pub fn geometry_for(&self, logical_blocks: u64) -> Geometry {
-        let superblock = superblock_bytes(&self.geometry);
-        let user = u128::from(logical_blocks) * u128::from(BLOCK_BYTES);
-        let kept = u128::from(1000 - self.ftl.over_provisioning_permille.min(999));
-        // One 64-byte header for each block in the worst case: 1/64 more. Then the reserves.
-        let raw = (user + user / 64) * 1000 / kept;
-        let reserve = u64::from(self.ftl.gc_free_superblocks_low) + 4;
-        let wanted = u64::try_from(raw.div_ceil(u128::from(superblock))).unwrap_or(u64::MAX);
-        let wanted = wanted.saturating_add(reserve).max(SUPERBLOCKS_MIN);
-        let blocks_per_plane = u32::try_from(wanted)
-            .unwrap_or(u32::MAX)
-            .min(self.geometry.blocks_per_plane);
-        Geometry {
-            blocks_per_plane,
-            ..self.geometry
+        let params = self.ftl_params(false, false);
+        let fits = |blocks_per_plane: u32| {
+            let geometry = Geometry { blocks_per_plane, ..self.geometry };
+            Ftl::logical_blocks_max(&geometry, &params).is_ok_and(|most| most >= logical_blocks)
+        };
+        let (mut low, mut high) = (SUPERBLOCKS_MIN, self.geometry.blocks_per_plane);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if fits(middle) { high = middle } else { low = middle + 1 }
         }
+        Geometry { blocks_per_plane: high, ..self.geometry }
     }
 
     fn rates_mut(&mut self) -> [&mut u64; 8] {
@@ -498,19 +473,9 @@ impl Profile {
     }
 }
 
-/// Bytes of one superblock: one block of every plane.
-pub(crate) fn superblock_bytes(geometry: &Geometry) -> u64 {
-    u64::from(geometry.channels)
-        * u64::from(geometry.dies_per_channel)
-        * u64::from(geometry.planes_per_die)
-        * u64::from(geometry.pages_per_block)
-        * u64::from(geometry.page_bytes)
-}
-
 /// Time to move `bytes` at a rate, in nanoseconds, rounded up.
 pub(crate) fn transfer_ns(bytes: u64, bytes_per_second: u64) -> u64 {
-    let nanoseconds =
-        (u128::from(bytes) * 1_000_000_000).div_ceil(u128::from(bytes_per_second.max(1)));
+    let nanoseconds = (u128::from(bytes) * 1_000_000_000).div_ceil(u128::from(bytes_per_second.max(1)));
     u64::try_from(nanoseconds).unwrap_or(u64::MAX)
 }
 
@@ -524,28 +489,17 @@ fn require(held: bool, key: &str, reason: impl fmt::Display) -> Result<(), Fault
     if held {
         return Ok(());
     }
-    Err(Fault {
-        key: key.to_owned(),
-        reason: reason.to_string(),
-    })
+    Err(Fault { key: key.to_owned(), reason: reason.to_string() })
 }
 
 /// Refuses a value outside `low..=high`, saying why the bound is there.
 fn within(key: &str, value: u64, low: u64, high: u64, why: &str) -> Result<(), Fault> {
-    require(
-        (low..=high).contains(&value),
-        key,
-        format_args!("is {value}, must be {low} to {high}: {why}"),
-    )
+    require((low..=high).contains(&value), key, format_args!("is {value}, must be {low} to {high}: {why}"))
 }
 
 impl Profile {
     fn check(&self) -> Result<(), Fault> {
-        require(
-            !self.device.name.is_empty(),
-            "device.name",
-            "is empty: a report needs a name",
-        )?;
+        require(!self.device.name.is_empty(), "device.name", "is empty: a report needs a name")?;
         self.check_flash()?;
         self.check_data_path()?;
         self.check_compute()?;
@@ -554,133 +508,53 @@ impl Profile {
         self.check_scheduler()
     }
 
+    /// The flash crate knows what it can run with; its reasons are given under this file's keys.
     fn check_flash(&self) -> Result<(), Fault> {
-        let geometry = &self.geometry;
-        let why = "the array needs at least one, and the model counts no more";
-        for (key, value, high) in [
-            ("geometry.channels", geometry.channels, 256),
-            ("geometry.dies_per_channel", geometry.dies_per_channel, 256),
-            ("geometry.planes_per_die", geometry.planes_per_die, 16),
-            ("geometry.pages_per_block", geometry.pages_per_block, 65_536),
-        ] {
-            within(key, u64::from(value), 1, high, why)?;
-        }
-        let why = "garbage collection needs blocks to choose from";
-        within(
-            "geometry.blocks_per_plane",
-            u64::from(geometry.blocks_per_plane),
-            16,
-            1 << 24,
-            why,
-        )?;
-        let page_bytes = geometry.page_bytes;
-        require(
-            page_bytes.is_power_of_two() && (4096..=1 << 20).contains(&page_bytes),
-            "geometry.page_bytes",
-            format_args!("is {page_bytes}, must be a power of two from 4096 to 1048576"),
-        )?;
-        let why = "an operation takes time, and less than ten seconds";
-        for (key, value) in [
-            ("timing.read_ns", self.timing.read_ns),
-            ("timing.program_ns", self.timing.program_ns),
-            ("timing.erase_ns", self.timing.erase_ns),
-        ] {
-            within(key, value, 1, 10_000_000_000, why)?;
-        }
-        rate(
-            "timing.channel_bytes_per_second",
-            self.timing.channel_bytes_per_second,
-        )?;
-        let why = "users need some of the space";
-        let spare = u64::from(self.ftl.over_provisioning_permille);
-        within("ftl.over_provisioning_permille", spare, 0, 900, why)?;
-        let (low, min) = (
-            self.ftl.gc_free_superblocks_low,
-            self.ftl.gc_free_superblocks_min,
-        );
-        let why = "a victim needs free superblocks to be moved to, and some must be left to use";
-        within("ftl.gc_free_superblocks_min", u64::from(min), 1, 64, why)?;
-        let why = "background collection starts before writes have to wait for it";
-        within(
-            "ftl.gc_free_superblocks_low",
-            u64::from(low),
-            u64::from(min),
-            1024,
-            why,
-        )
+        let flash = |table: &str, name: &str, reason: String| Fault {
+            key: format!("{table}.{name}"),
+            reason: format!("was refused: {reason}"),
+        };
+        self.geometry.validate().map_err(|error| {
+            let name = match error {
+                GeometryError::OutOfRange { name, .. } => name,
+                GeometryError::PageNotPowerOfTwo { .. } => "page_bytes",
+                GeometryError::SuperblockSize { .. } => "pages_per_block",
+            };
+            flash("geometry", name, error.to_string())
+        })?;
+        self.timing.validate().map_err(|error| {
+            let (TimingError::Zero { name } | TimingError::TooLarge { name, .. }) = error;
+            flash("timing", name, error.to_string())
+        })?;
+        self.ftl_params(true, false).validate(&self.geometry).map_err(|error| match error {
+            FtlError::Param { name, .. } => flash("ftl", name, error.to_string()),
+            _ => flash("ftl", "over_provisioning_permille", error.to_string()),
+        })
     }
 
     fn check_data_path(&self) -> Result<(), Fault> {
-        rate(
-            "controller.read_bytes_per_second",
-            self.controller.read_bytes_per_second,
-        )?;
-        rate(
-            "controller.write_bytes_per_second",
-            self.controller.write_bytes_per_second,
-        )?;
+        rate("controller.read_bytes_per_second", self.controller.read_bytes_per_second)?;
+        rate("controller.write_bytes_per_second", self.controller.write_bytes_per_second)?;
         rate("link.bytes_per_second", self.link.bytes_per_second)?;
         let why = "a fixed time of more than a second is no storage device";
-        within(
-            "controller.command_ns",
-            self.controller.command_ns,
-            0,
-            1_000_000_000,
-            why,
-        )?;
-        within(
-            "link.round_trip_ns",
-            self.link.round_trip_ns,
-            0,
-            1_000_000_000,
-            why,
-        )?;
+        within("controller.command_ns", self.controller.command_ns, 0, 1_000_000_000, why)?;
+        within("link.round_trip_ns", self.link.round_trip_ns, 0, 1_000_000_000, why)?;
         let why = "below this not one request of the largest size fits";
-        within(
-            "write_buffer.bytes",
-            self.write_buffer.bytes,
-            1 << 20,
-            1 << 40,
-            why,
-        )?;
+        within("write_buffer.bytes", self.write_buffer.bytes, 1 << 20, 1 << 40, why)?;
         let start = u64::from(self.write_buffer.drain_start_permille);
         let why = "draining must start before the buffer is full";
         within("write_buffer.drain_start_permille", start, 0, 900, why)?;
         let why = "completed writes must reach the flash some day";
-        within(
-            "write_buffer.drain_idle_ns",
-            self.write_buffer.drain_idle_ns,
-            1,
-            1 << 40,
-            why,
-        )
+        within("write_buffer.drain_idle_ns", self.write_buffer.drain_idle_ns, 1, 1 << 40, why)
     }
 
     fn check_compute(&self) -> Result<(), Fault> {
         let compute = &self.compute;
-        within(
-            "compute.cores",
-            u64::from(compute.cores),
-            1,
-            1024,
-            "actors need a core",
-        )?;
+        within("compute.cores", u64::from(compute.cores), 1, 1024, "actors need a core")?;
         let why = "a chunk shorter than this is all overhead, a longer one holds a drain up";
-        within(
-            "compute.chunk_ns_max",
-            compute.chunk_ns_max,
-            1_000,
-            1_000_000_000,
-            why,
-        )?;
+        within("compute.chunk_ns_max", compute.chunk_ns_max, 1_000, 1_000_000_000, why)?;
         let why = "a chunk must have time left for work after the call";
-        within(
-            "compute.call_ns",
-            compute.call_ns,
-            0,
-            compute.chunk_ns_max - 1,
-            why,
-        )?;
+        within("compute.call_ns", compute.call_ns, 0, compute.chunk_ns_max - 1, why)?;
         for engine in Engine::ALL {
             let key = format!("compute.engines.{}_bytes_per_second", engine.name());
             rate(&key, compute.engines.bytes_per_second(engine))?;
@@ -698,53 +572,23 @@ impl Profile {
         )?;
         let why = "without resistance nothing warms, without capacity everything does at once";
         let resistance = thermal.resistance_millikelvin_per_watt;
-        within(
-            "thermal.resistance_millikelvin_per_watt",
-            resistance,
-            1,
-            1_000_000,
-            why,
-        )?;
+        within("thermal.resistance_millikelvin_per_watt", resistance, 1, 1_000_000, why)?;
         let capacitance = thermal.capacitance_millijoule_per_kelvin;
-        within(
-            "thermal.capacitance_millijoule_per_kelvin",
-            capacitance,
-            1,
-            10_000_000,
-            why,
-        )?;
+        within("thermal.capacitance_millijoule_per_kelvin", capacitance, 1, 10_000_000, why)?;
         let why = "no device of this kind takes a kilowatt or a joule for one operation";
         let power = &self.power;
         for (key, value) in [
             ("power.idle_milliwatts", power.idle_milliwatts),
-            (
-                "power.compute_milliwatts_per_core",
-                power.compute_milliwatts_per_core,
-            ),
-            (
-                "power.link_picojoules_per_byte",
-                power.link_picojoules_per_byte,
-            ),
-            (
-                "power.controller_picojoules_per_byte",
-                power.controller_picojoules_per_byte,
-            ),
+            ("power.compute_milliwatts_per_core", power.compute_milliwatts_per_core),
+            ("power.link_picojoules_per_byte", power.link_picojoules_per_byte),
+            ("power.controller_picojoules_per_byte", power.controller_picojoules_per_byte),
         ] {
             within(key, value, 0, 1_000_000, why)?;
         }
         for (key, value) in [
-            (
-                "power.read_nanojoules_per_page",
-                power.read_nanojoules_per_page,
-            ),
-            (
-                "power.program_nanojoules_per_page",
-                power.program_nanojoules_per_page,
-            ),
-            (
-                "power.erase_nanojoules_per_block",
-                power.erase_nanojoules_per_block,
-            ),
+            ("power.read_nanojoules_per_page", power.read_nanojoules_per_page),
+            ("power.program_nanojoules_per_page", power.program_nanojoules_per_page),
+            ("power.erase_nanojoules_per_block", power.erase_nanojoules_per_block),
         ] {
             within(key, value, 0, 1_000_000_000, why)?;
         }
@@ -753,11 +597,7 @@ impl Profile {
 
     fn check_throttle(&self) -> Result<(), Fault> {
         let count = self.throttle.len();
-        require(
-            count <= THROTTLE_STEPS_MAX,
-            "throttle",
-            "has more than 16 steps",
-        )?;
+        require(count <= THROTTLE_STEPS_MAX, "throttle", "has more than 16 steps")?;
         let mut cooler: Option<&ThrottleStep> = None;
         for (index, step) in self.throttle.iter().enumerate() {
             let key = |name: &str| format!("throttle.{}.{name}", index + 1);
@@ -781,17 +621,10 @@ impl Profile {
             require(
                 step.speed_permille < below,
                 &key("speed_permille"),
-                format_args!(
-                    "is {}, must be below the {below} of the step before",
-                    step.speed_permille
-                ),
+                format_args!("is {}, must be below the {below} of the step before", step.speed_permille),
             )?;
             let warmer = cooler.is_none_or(|cooler| cooler.enter_millicelsius < enter);
-            require(
-                warmer,
-                &key("enter_millicelsius"),
-                "must be above that of the step before",
-            )?;
+            require(warmer, &key("enter_millicelsius"), "must be above that of the step before")?;
             cooler = Some(step);
         }
         Ok(())
@@ -801,10 +634,7 @@ impl Profile {
         let scheduler = &self.scheduler;
         let why = "a tick is between a millisecond and a minute";
         within("scheduler.epoch_ms", scheduler.epoch_ms, 1, 60_000, why)?;
-        let (upload, offload) = (
-            scheduler.upload_millicelsius,
-            scheduler.offload_below_millicelsius,
-        );
+        let (upload, offload) = (scheduler.upload_millicelsius, scheduler.offload_below_millicelsius);
         require(
             offload < upload,
             "scheduler.offload_below_millicelsius",
@@ -812,56 +642,23 @@ impl Profile {
                 "is {offload}, must be below the upload threshold of {upload}, or actors would swing to and fro"
             ),
         )?;
-        let (high, low) = (
-            scheduler.host_cpu_high_permille,
-            scheduler.host_cpu_low_permille,
-        );
-        within(
-            "scheduler.host_cpu_high_permille",
-            u64::from(high),
-            1,
-            1000,
-            "it is a share",
-        )?;
+        let (high, low) = (scheduler.host_cpu_high_permille, scheduler.host_cpu_low_permille);
+        within("scheduler.host_cpu_high_permille", u64::from(high), 1, 1000, "it is a share")?;
         let why = "it must be below the high threshold, or actors would swing to and fro";
         let key = "scheduler.host_cpu_low_permille";
         within(key, u64::from(low), 0, u64::from(high) - 1, why)?;
         let headroom = u64::from(scheduler.host_headroom_permille);
-        within(
-            "scheduler.host_headroom_permille",
-            headroom,
-            1,
-            1000,
-            "it is a share",
-        )?;
+        within("scheduler.host_headroom_permille", headroom, 1, 1000, "it is a share")?;
         let why = "shorter than an epoch cannot be kept, longer than an hour is a pin";
         let residency = scheduler.min_residency_ms;
-        within(
-            "scheduler.min_residency_ms",
-            residency,
-            scheduler.epoch_ms,
-            3_600_000,
-            why,
-        )?;
+        within("scheduler.min_residency_ms", residency, scheduler.epoch_ms, 3_600_000, why)?;
         let why = "without moves nothing is scheduled";
-        within(
-            "scheduler.moves_per_epoch",
-            u64::from(scheduler.moves_per_epoch),
-            1,
-            256,
-            why,
-        )?;
+        within("scheduler.moves_per_epoch", u64::from(scheduler.moves_per_epoch), 1, 256, why)?;
         let why = "it is a share of the rate, and some of it must always pass";
         for (key, value) in [
             ("scheduler.shed_step_permille", scheduler.shed_step_permille),
-            (
-                "scheduler.shed_floor_permille",
-                scheduler.shed_floor_permille,
-            ),
-            (
-                "scheduler.shed_recover_permille",
-                scheduler.shed_recover_permille,
-            ),
+            ("scheduler.shed_floor_permille", scheduler.shed_floor_permille),
+            ("scheduler.shed_recover_permille", scheduler.shed_recover_permille),
         ] {
             within(key, u64::from(value), 1, 1000, why)?;
         }
@@ -870,13 +667,7 @@ impl Profile {
 }
 
 fn rate(key: &str, value: u64) -> Result<(), Fault> {
-    within(
-        key,
-        value,
-        1_000,
-        1 << 50,
-        "at a rate of zero nothing is ever due",
-    )
+    within(key, value, 1_000, 1 << 50, "at a rate of zero nothing is ever due")
 }
 
 /// Turns the parser's error into one that names profile, line and key.
@@ -888,18 +679,12 @@ fn syntax(name: &str, text: &str, error: &toml::de::Error) -> ProfileError {
         Some(table) => format!("in [{table}], {}", error.message()),
         None => error.message().to_owned(),
     };
-    ProfileError::Syntax {
-        profile: name.to_owned(),
-        line: line_at(text, offset),
-        message,
-    }
+    ProfileError::Syntax { profile: name.to_owned(), line: line_at(text, offset), message }
 }
 
 /// The last table header at or before a byte offset.
 fn table_at(text: &str, offset: usize) -> Option<&str> {
-    let line_end = text[offset..]
-        .find('\n')
-        .map_or(text.len(), |end| offset + end);
+    let line_end = text[offset..].find('\n').map_or(text.len(), |end| offset + end);
     text[..line_end]
         .lines()
         .rev()
@@ -921,10 +706,7 @@ fn line_of_key(text: &str, key: &str) -> usize {
     let mut table = Some(document.get_ref());
     let mut parts = key.split('.').peekable();
     while let (Some(part), Some(here)) = (parts.next(), table) {
-        let Some((found, value)) = here
-            .iter()
-            .find(|(name, _)| name.get_ref().as_ref() == part)
-        else {
+        let Some((found, value)) = here.iter().find(|(name, _)| name.get_ref().as_ref() == part) else {
             break;
         };
         offset = found.span().start;

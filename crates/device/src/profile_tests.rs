@@ -5,10 +5,7 @@ fn text() -> &'static str {
 }
 
 fn line_of(text: &str, needle: &str) -> usize {
-    1 + text
-        .lines()
-        .position(|line| line.starts_with(needle))
-        .expect("needle in profile")
+    1 + text.lines().position(|line| line.starts_with(needle)).expect("needle in profile")
 }
 
 #[test]
@@ -16,10 +13,7 @@ fn every_built_in_profile_parses_under_its_own_name() {
     for name in Profile::built_in_names() {
         let profile = Profile::built_in(name).expect("a built-in profile is valid");
         assert_eq!(profile.device.name, name);
-        assert!(
-            !profile.calibration.is_empty(),
-            "{name} says what was calibrated"
-        );
+        assert!(!profile.calibration.is_empty(), "{name} says what was calibrated");
         assert_eq!(profile.scale, Scale::default());
         assert_eq!(profile.thermal.time_scale, 1);
     }
@@ -32,14 +26,9 @@ fn the_throttle_steps_are_the_published_ones() {
     let steps = |name| {
         let profile = Profile::built_in(name).expect("valid");
         let steps = profile.throttle.iter();
-        steps
-            .map(|step| (step.enter_millicelsius, step.speed_permille))
-            .collect::<Vec<_>>()
+        steps.map(|step| (step.enter_millicelsius, step.speed_permille)).collect::<Vec<_>>()
     };
-    assert_eq!(
-        steps("smartssd"),
-        [(70_000, 500), (93_000, 250), (97_000, 100), (100_000, 0)]
-    );
+    assert_eq!(steps("smartssd"), [(70_000, 500), (93_000, 250), (97_000, 100), (100_000, 0)]);
     assert_eq!(steps("scaleflux"), [(65_000, 400)]);
 }
 
@@ -74,15 +63,9 @@ fn every_missing_key_is_refused_by_name() {
         let Some((key, _)) = line.split_once(" = ").filter(|_| !line.starts_with('#')) else {
             continue;
         };
-        let without: Vec<&str> = text
-            .lines()
-            .enumerate()
-            .filter(|(at, _)| *at != index)
-            .map(|(_, line)| line)
-            .collect();
-        let error = Profile::parse("cut", &without.join("\n"))
-            .expect_err(line)
-            .to_string();
+        let without: Vec<&str> =
+            text.lines().enumerate().filter(|(at, _)| *at != index).map(|(_, line)| line).collect();
+        let error = Profile::parse("cut", &without.join("\n")).expect_err(line).to_string();
         assert!(error.contains(&format!("missing field `{key}`")), "{error}");
         assert!(error.starts_with("profile cut, line "), "{error}");
         removed += 1;
@@ -98,21 +81,11 @@ fn every_wrong_type_is_refused_on_its_line() {
         let Some((key, value)) = line.split_once(" = ").filter(|_| !line.starts_with('#')) else {
             continue;
         };
-        let wrong = if value.starts_with('"') {
-            "7"
-        } else {
-            "\"seven\""
-        };
+        let wrong = if value.starts_with('"') { "7" } else { "\"seven\"" };
         let changed: Vec<String> = text
             .lines()
             .enumerate()
-            .map(|(at, line)| {
-                if at == index {
-                    format!("{key} = {wrong}")
-                } else {
-                    line.to_owned()
-                }
-            })
+            .map(|(at, line)| if at == index { format!("{key} = {wrong}") } else { line.to_owned() })
             .collect();
         let error = Profile::parse("typed", &changed.join("\n")).expect_err(line);
         let ProfileError::Syntax { line: at, .. } = &error else {
@@ -124,89 +97,56 @@ fn every_wrong_type_is_refused_on_its_line() {
 
 #[test]
 fn an_unknown_key_is_refused_by_name_and_line() {
-    for (header, table) in [
-        ("[link]", "link"),
-        ("[compute.engines]", "compute.engines"),
-        ("[[throttle]]", "throttle"),
-    ] {
+    for (header, table) in [("[link]", "link"), ("[compute.engines]", "compute.engines"), ("[[throttle]]", "throttle")]
+    {
         let changed = text().replacen(header, &format!("{header}\nwarp = 9"), 1);
         let error = Profile::parse("odd", &changed).expect_err("unknown key");
         let ProfileError::Syntax { line, message, .. } = &error else {
             panic!("{error}");
         };
         assert_eq!(*line, line_of(&changed, "warp"), "{error}");
-        assert!(
-            message.contains("`warp`") && message.contains(&format!("[{table}]")),
-            "{error}"
-        );
+        assert!(message.contains("`warp`") && message.contains(&format!("[{table}]")), "{error}");
     }
-    let error =
-        Profile::parse("odd", &format!("{}\n[warp]\nfactor = 9\n", text())).expect_err("table");
+    let error = Profile::parse("odd", &format!("{}\n[warp]\nfactor = 9\n", text())).expect_err("table");
     assert!(error.to_string().contains("`warp`"), "{error}");
 }
 
 #[test]
 fn what_is_not_toml_is_refused_with_its_line() {
     let error = Profile::parse("torn", "[device]\nname = \"x\n").expect_err("unterminated string");
-    assert!(
-        error.to_string().starts_with("profile torn, line 2"),
-        "{error}"
-    );
+    assert!(error.to_string().starts_with("profile torn, line 2"), "{error}");
     let error = Profile::parse("empty", "").expect_err("empty");
-    assert!(
-        error.to_string().contains("missing field `device`"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("missing field `device`"), "{error}");
 }
 
 /// (key with its tables, impossible value, word that the reason must have).
 const IMPOSSIBLE: &[(&str, &str, &str)] = &[
-    ("geometry.channels", "0", "at least one"),
-    ("geometry.blocks_per_plane", "15", "garbage collection"),
+    ("geometry.channels", "0", "outside 1..="),
+    ("geometry.blocks_per_plane", "15", "outside 16..="),
     ("geometry.page_bytes", "5000", "power of two"),
-    ("timing.erase_ns", "0", "takes time"),
-    ("timing.channel_bytes_per_second", "0", "rate of zero"),
-    ("ftl.over_provisioning_permille", "1000", "users need"),
-    ("ftl.gc_free_superblocks_min", "5", "writes have to wait"),
-    ("ftl.gc_free_superblocks_min", "0", "victim"),
+    ("timing.erase_ns", "0", "no NAND part does that"),
+    ("timing.channel_bytes_per_second", "0", "datasheet"),
+    ("ftl.over_provisioning_permille", "1000", "outside 10..="),
+    ("ftl.gc_free_superblocks_low", "1", "outside 2..="),
+    ("ftl.gc_free_superblocks_min", "0", "outside 1..="),
     ("controller.write_bytes_per_second", "0", "rate of zero"),
     ("link.round_trip_ns", "5000000000", "no storage device"),
     ("write_buffer.bytes", "4096", "not one request"),
-    (
-        "write_buffer.drain_start_permille",
-        "1000",
-        "before the buffer is full",
-    ),
+    ("write_buffer.drain_start_permille", "1000", "before the buffer is full"),
     ("write_buffer.drain_idle_ns", "0", "some day"),
     ("compute.cores", "0", "core"),
     ("compute.call_ns", "50000", "time left"),
     ("compute.engines.aes_bytes_per_second", "0", "rate of zero"),
     ("thermal.ambient_millicelsius", "-300000", "absolute zero"),
-    (
-        "thermal.resistance_millikelvin_per_watt",
-        "0",
-        "nothing warms",
-    ),
+    ("thermal.resistance_millikelvin_per_watt", "0", "nothing warms"),
     ("thermal.capacitance_millijoule_per_kelvin", "0", "at once"),
     ("power.program_nanojoules_per_page", "2000000000", "joule"),
-    (
-        "throttle.2.enter_millicelsius",
-        "70000",
-        "below the step's enter",
-    ),
-    (
-        "throttle.1.exit_millicelsius",
-        "70000",
-        "below the step's enter",
-    ),
+    ("throttle.2.enter_millicelsius", "70000", "below the step's enter"),
+    ("throttle.1.exit_millicelsius", "70000", "below the step's enter"),
     ("throttle.1.exit_millicelsius", "20000", "never cool"),
     ("throttle.3.speed_permille", "250", "step before"),
     ("scheduler.epoch_ms", "0", "tick"),
-    (
-        "scheduler.offload_below_millicelsius",
-        "68000",
-        "to and fro",
-    ),
+    ("scheduler.offload_below_millicelsius", "68000", "to and fro"),
     ("scheduler.host_cpu_low_permille", "800", "to and fro"),
     ("scheduler.min_residency_ms", "5", "epoch"),
     ("scheduler.moves_per_epoch", "0", "nothing is scheduled"),
@@ -217,9 +157,7 @@ const IMPOSSIBLE: &[(&str, &str, &str)] = &[
 fn replace(text: &str, path: &str, value: &str) -> (String, usize) {
     let (tables, key) = path.rsplit_once('.').expect("table and key");
     let (header, nth) = match tables.rsplit_once('.') {
-        Some((table, nth)) if nth.parse::<usize>().is_ok() => {
-            (format!("[[{table}]]"), nth.parse().expect("checked"))
-        }
+        Some((table, nth)) if nth.parse::<usize>().is_ok() => (format!("[[{table}]]"), nth.parse().expect("checked")),
         _ => (format!("[{tables}]"), 1),
     };
     let (mut seen, mut found) = (0, 0);
@@ -248,13 +186,7 @@ fn impossible_values_are_refused_with_key_line_and_reason() {
     for (path, value, reason) in IMPOSSIBLE {
         let (changed, line) = replace(text(), path, value);
         let error = Profile::parse("bad", &changed).expect_err(path);
-        let ProfileError::Impossible {
-            line: at,
-            key,
-            reason: why,
-            ..
-        } = &error
-        else {
+        let ProfileError::Impossible { line: at, key, reason: why, .. } = &error else {
             panic!("{path}: {error}");
         };
         let related = key == path || key.split('.').next() == path.split('.').next();
@@ -270,14 +202,10 @@ fn impossible_values_are_refused_with_key_line_and_reason() {
 fn a_small_device_gets_a_small_array_of_the_same_shape() {
     let profile = Profile::built_in("cxl-ssd").expect("valid");
     let small = profile.geometry_for((1 << 30) / 4096);
-    assert_eq!(small.blocks_per_plane, 17);
-    assert_eq!(
-        Geometry {
-            blocks_per_plane: 16_384,
-            ..small
-        },
-        profile.geometry
-    );
+    assert!((16..=20).contains(&small.blocks_per_plane), "{small:?}");
+    let params = profile.ftl_params(true, false);
+    assert!(Ftl::logical_blocks_max(&small, &params).is_ok_and(|most| most >= (1 << 30) / 4096));
+    assert_eq!(Geometry { blocks_per_plane: 16_384, ..small }, profile.geometry);
     assert_eq!(profile.geometry_for(1).blocks_per_plane, 16);
     assert_eq!(profile.geometry_for(u64::MAX / 8192), profile.geometry);
 }
@@ -286,13 +214,7 @@ fn a_small_device_gets_a_small_array_of_the_same_shape() {
 fn scaling_multiplies_up_and_leaves_latencies_alone() {
     let profile = Profile::built_in("cxl-ssd").expect("valid");
     let scaled = profile.scaled(10, 5).scaled(2, 3);
-    assert_eq!(
-        scaled.scale,
-        Scale {
-            rate_divisor: 20,
-            thermal_time: 15
-        }
-    );
+    assert_eq!(scaled.scale, Scale { rate_divisor: 20, thermal_time: 15 });
     assert_eq!(scaled.thermal.time_scale, 15);
     assert_eq!(scaled.controller.write_bytes_per_second, 177_167_400);
     assert_eq!(scaled.power.program_nanojoules_per_page, 300_000);

@@ -84,13 +84,7 @@ impl Status {
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} (SCT {:X}h, SC {:02X}h)",
-            self.words(),
-            self.code_type(),
-            self.code()
-        )
+        write!(f, "{} (SCT {:X}h, SC {:02X}h)", self.words(), self.code_type(), self.code())
     }
 }
 
@@ -102,10 +96,7 @@ mod tests {
     fn fields_follow_the_nvme_layout() {
         let status = Status::UNRECOVERED_READ_ERROR;
         assert_eq!((status.code_type(), status.code()), (2, 0x81));
-        assert_eq!(
-            status.to_string(),
-            "unrecovered read error (SCT 2h, SC 81h)"
-        );
+        assert_eq!(status.to_string(), "unrecovered read error (SCT 2h, SC 81h)");
         assert!(Status::SUCCESS.is_success() && !status.is_success());
         assert_eq!(Status::THERMAL_SHUTDOWN.code_type(), 7);
     }

@@ -80,8 +80,7 @@ impl Thermal {
         let tick_ns = (tau_ns / TICKS_PER_TIME_CONSTANT).clamp(TICK_NS_MIN, TICK_NS_MAX);
         Thermal {
             ambient_millicelsius: params.ambient_millicelsius,
-            picojoules_per_millikelvin: u128::from(params.capacitance_millijoule_per_kelvin)
-                * 1_000_000,
+            picojoules_per_millikelvin: u128::from(params.capacitance_millijoule_per_kelvin) * 1_000_000,
             time_scale: u64::from(params.time_scale),
             tick_ns,
             decay: exp_minus(tick_ns, tau_ns),
@@ -144,8 +143,7 @@ impl Thermal {
     /// Temperature at the last completed tick, in thousandths of a degree Celsius.
     #[must_use]
     pub fn millicelsius(&self) -> i32 {
-        let rise = u128::from(self.heat_picojoules) * u128::from(self.time_scale)
-            / self.picojoules_per_millikelvin;
+        let rise = u128::from(self.heat_picojoules) * u128::from(self.time_scale) / self.picojoules_per_millikelvin;
         let rise = i64::try_from(rise).unwrap_or(i64::from(i32::MAX));
         i32::try_from(i64::from(self.ambient_millicelsius) + rise).unwrap_or(i32::MAX)
     }
@@ -185,8 +183,7 @@ impl Thermal {
     /// Sets the temperature, keeping the throttle level's rules: for a device that is started
     /// again before it has cooled.
     pub fn set_millicelsius(&mut self, millicelsius: i32) {
-        let rise = u128::try_from(i64::from(millicelsius) - i64::from(self.ambient_millicelsius))
-            .unwrap_or(0);
+        let rise = u128::try_from(i64::from(millicelsius) - i64::from(self.ambient_millicelsius)).unwrap_or(0);
         let heat = rise * self.picojoules_per_millikelvin / u128::from(self.time_scale);
         let heat = u64::try_from(heat).unwrap_or(u64::MAX);
         // The books stay balanced: what is set counts as added or lost.
@@ -200,11 +197,7 @@ impl Thermal {
     /// sum of the other two, exactly.
     #[must_use]
     pub fn energy_picojoules(&self) -> (u128, u128, u128) {
-        (
-            self.added_picojoules,
-            u128::from(self.heat_picojoules),
-            self.lost_picojoules,
-        )
+        (self.added_picojoules, u128::from(self.heat_picojoules), self.lost_picojoules)
     }
 
     /// Length of a tick in nanoseconds.
@@ -214,8 +207,7 @@ impl Thermal {
     }
 
     fn tick(&mut self) {
-        let incoming =
-            u128::from(self.pending_picojoules) + u128::from(self.idle_picojoules_per_tick);
+        let incoming = u128::from(self.pending_picojoules) + u128::from(self.idle_picojoules_per_tick);
         let kept = (u128::from(self.heat_picojoules) * u128::from(self.decay)) >> 64;
         let arrived = keep(incoming, self.half_decay);
         let heat = u64::try_from(kept + arrived).unwrap_or(u64::MAX);
@@ -231,9 +223,7 @@ impl Thermal {
         let millicelsius = self.millicelsius();
         self.peak_millicelsius = self.peak_millicelsius.max(millicelsius);
         let from = self.level;
-        while self.level < self.steps.len()
-            && millicelsius >= self.steps[self.level].enter_millicelsius
-        {
+        while self.level < self.steps.len() && millicelsius >= self.steps[self.level].enter_millicelsius {
             self.level += 1;
         }
         while self.level > 0 && millicelsius <= self.steps[self.level - 1].exit_millicelsius {
@@ -267,9 +257,7 @@ fn time_constant_ns(params: &ThermalParams) -> u64 {
         * u128::from(params.capacitance_millijoule_per_kelvin)
         * 1000
         / u128::from(params.time_scale);
-    u64::try_from(nanoseconds)
-        .unwrap_or(u64::MAX / 4)
-        .clamp(TICK_NS_MIN, u64::MAX / 4)
+    u64::try_from(nanoseconds).unwrap_or(u64::MAX / 4).clamp(TICK_NS_MIN, u64::MAX / 4)
 }
 
 /// `value · fraction / 2^64` for a value of up to 65 bits.
@@ -289,11 +277,7 @@ fn exp_minus(span: u64, tau: u64) -> u64 {
     let mut term = one;
     for order in 1..=24u128 {
         term = mul_q64(term, x) / order;
-        sum = if order % 2 == 1 {
-            sum - term
-        } else {
-            sum + term
-        };
+        sum = if order % 2 == 1 { sum - term } else { sum + term };
     }
     u64::try_from(sum).unwrap_or(u64::MAX)
 }
@@ -320,22 +304,11 @@ mod tests {
     }
 
     fn step(enter: i32, exit: i32, speed: u32) -> ThrottleStep {
-        ThrottleStep {
-            name: "step".into(),
-            enter_millicelsius: enter,
-            exit_millicelsius: exit,
-            speed_permille: speed,
-        }
+        ThrottleStep { name: "step".into(), enter_millicelsius: enter, exit_millicelsius: exit, speed_permille: speed }
     }
 
     /// Heats with `milliwatts` for `seconds` in calls `every_ns` apart.
-    fn heat(
-        model: &mut Thermal,
-        from_ns: u64,
-        milliwatts: u64,
-        seconds: u64,
-        every_ns: u64,
-    ) -> u64 {
+    fn heat(model: &mut Thermal, from_ns: u64, milliwatts: u64, seconds: u64, every_ns: u64) -> u64 {
         let end = from_ns + seconds * 1_000_000_000;
         let mut now = from_ns;
         model.advance(Nanos(now));
@@ -361,20 +334,13 @@ mod tests {
             now = heat(&mut model, now, 25_000, 1, 100_000);
             let expected = analytic(25_000.0, 0.0, f64::from(second));
             let seen = f64::from(model.millicelsius()) / 1000.0;
-            assert!(
-                (seen - expected).abs() < 0.1,
-                "{second} s: {seen} not {expected}"
-            );
+            assert!((seen - expected).abs() < 0.1, "{second} s: {seen} not {expected}");
         }
         let rise = f64::from(model.millicelsius()) / 1000.0 - 35.0;
         for second in 1..=400u32 {
-            let seen =
-                f64::from(model.advance(Nanos(now + u64::from(second) * 1_000_000_000))) / 1e3;
+            let seen = f64::from(model.advance(Nanos(now + u64::from(second) * 1_000_000_000))) / 1e3;
             let expected = analytic(0.0, rise, f64::from(second));
-            assert!(
-                (seen - expected).abs() < 0.1,
-                "{second} s: {seen} not {expected}"
-            );
+            assert!((seen - expected).abs() < 0.1, "{second} s: {seen} not {expected}");
         }
     }
 
@@ -408,10 +374,7 @@ mod tests {
 
     #[test]
     fn the_curve_does_not_depend_on_when_it_is_asked() {
-        let (mut often, mut seldom) = (
-            Thermal::new(&params(), 5_000, &[]),
-            Thermal::new(&params(), 5_000, &[]),
-        );
+        let (mut often, mut seldom) = (Thermal::new(&params(), 5_000, &[]), Thermal::new(&params(), 5_000, &[]));
         often.advance(Nanos(0));
         seldom.advance(Nanos(0));
         for second in 0..600u64 {
@@ -428,52 +391,29 @@ mod tests {
 
     #[test]
     fn the_time_scale_moves_the_clock_and_not_the_end() {
-        let mut fast = Thermal::new(
-            &ThermalParams {
-                time_scale: 30,
-                ..params()
-            },
-            0,
-            &[],
-        );
+        let mut fast = Thermal::new(&ThermalParams { time_scale: 30, ..params() }, 0, &[]);
         heat(&mut fast, 0, 25_000, 10, 50_000);
         let expected = analytic(25_000.0, 0.0, 300.0);
         let seen = f64::from(fast.millicelsius()) / 1000.0;
         assert!((seen - expected).abs() < 0.1, "{seen} not {expected}");
         heat(&mut fast, 10_000_000_000, 25_000, 90, 50_000);
-        assert!(
-            (fast.millicelsius() - 85_000).abs() < 30,
-            "{}",
-            fast.millicelsius()
-        );
+        assert!((fast.millicelsius() - 85_000).abs() < 30, "{}", fast.millicelsius());
     }
 
     #[test]
     fn steps_have_hysteresis_and_are_recorded() {
-        let steps = [
-            step(50_000, 45_000, 500),
-            step(60_000, 55_000, 100),
-            step(70_000, 40_000, 0),
-        ];
+        let steps = [step(50_000, 45_000, 500), step(60_000, 55_000, 100), step(70_000, 40_000, 0)];
         let mut model = Thermal::new(&params(), 0, &steps);
         model.advance(Nanos(5));
         let mut speeds = Vec::new();
-        for millicelsius in [
-            49_999, 50_000, 45_001, 45_000, 61_000, 55_001, 55_000, 71_000, 56_000, 40_000,
-        ] {
+        for millicelsius in [49_999, 50_000, 45_001, 45_000, 61_000, 55_001, 55_000, 71_000, 56_000, 40_000] {
             model.set_millicelsius(millicelsius);
             speeds.push(model.speed_permille());
         }
         assert_eq!(speeds, [1000, 500, 500, 1000, 100, 100, 500, 0, 0, 1000]);
         assert_eq!(model.transition_count(), 6);
         let last = model.transitions().last().copied();
-        let expected = Transition {
-            at: Nanos(5),
-            from: 3,
-            to: 0,
-            speed_permille: 1000,
-            millicelsius: 40_000,
-        };
+        let expected = Transition { at: Nanos(5), from: 3, to: 0, speed_permille: 1000, millicelsius: 40_000 };
         assert_eq!(last, Some(expected));
         assert_eq!(model.peak_millicelsius(), 71_000);
     }
@@ -491,19 +431,10 @@ mod tests {
 
     #[test]
     fn the_series_agrees_with_the_library() {
-        for (span, tau) in [
-            (1u64, 8192u64),
-            (1, 2),
-            (1, 1),
-            (1, 1 << 40),
-            (1000, 1_250_000),
-        ] {
+        for (span, tau) in [(1u64, 8192u64), (1, 2), (1, 1), (1, 1 << 40), (1000, 1_250_000)] {
             let seen = exp_minus(span, tau) as f64 / 2f64.powi(64);
             let expected = (-(span as f64) / tau as f64).exp();
-            assert!(
-                (seen - expected).abs() < 1e-12,
-                "exp(-{span}/{tau}): {seen} not {expected}"
-            );
+            assert!((seen - expected).abs() < 1e-12, "exp(-{span}/{tau}): {seen} not {expected}");
         }
     }
 }
