@@ -1,0 +1,141 @@
+use super::*;
+use proptest::prelude::*;
+
+fn compress(input: &[u8], budgets: &[usize]) -> Option<Vec<u8>> {
+    let mut output = vec![0xaa; input.len() + 512];
+    let mut codec = Compressor::new();
+    codec.begin();
+    let (mut before, mut turn) = (0, 0);
+    loop {
+        let budget = budgets[turn % budgets.len()];
+        turn += 1;
+        match codec.step(input, &mut output, budget) {
+            Ok(Step::Done(length)) => return Some(output[..length].to_vec()),
+            Ok(Step::Yielded(consumed)) => {
+                assert!(consumed > before && consumed <= input.len(), "{before} {consumed}");
+                before = consumed;
+            }
+            Err(error) => {
+                assert_eq!(error, CodecError::NoRoom);
+                return None;
+            }
+        }
+    }
+}
+
+fn decompress(block: &[u8], capacity: usize, budgets: &[usize]) -> Result<Vec<u8>, CodecError> {
+    let mut output = vec![0x55; capacity];
+    let mut codec = Decompressor::new();
+    let (mut before, mut turn) = (0, 0);
+    loop {
+        let budget = budgets[turn % budgets.len()];
+        turn += 1;
+        match codec.step(block, &mut output, budget)? {
+            Step::Done(length) => return Ok(output[..length].to_vec()),
+            Step::Yielded(consumed) => {
+                assert!(consumed > before && consumed < block.len(), "{before} {consumed}");
+                before = consumed;
+            }
+        }
+    }
+}
+
+/// Bytes as real data has them: words from a small set, runs, noise.
+fn realistic(max: usize) -> impl Strategy<Value = Vec<u8>> {
+    let piece = prop_oneof![
+        4 => "[a-e ]{1,12}".prop_map(String::into_bytes),
+        2 => (any::<u8>(), 1usize..600).prop_map(|(byte, times)| vec![byte; times]),
+        1 => proptest::collection::vec(any::<u8>(), 1..80),
+        1 => (proptest::collection::vec(any::<u8>(), 1..9), 1usize..60).prop_map(|(word, times)| word.repeat(times)),
+    ];
+    proptest::collection::vec(piece, 0..80).prop_map(move |pieces| {
+        let mut all = pieces.concat();
+        all.truncate(max);
+        all
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn another_implementation_reads_what_we_write(input in realistic(70_000), budget in 1usize..9000) {
+        if let Some(block) = compress(&input, &[budget]) {
+            prop_assert!(block.len() <= input.len());
+            prop_assert_eq!(&lz4_flex::block::decompress(&block, input.len()).unwrap(), &input);
+            prop_assert_eq!(&decompress(&block, input.len(), &[budget]).unwrap(), &input);
+            prop_assert_eq!(&decompress(&block, input.len() + 512, &[budget]).unwrap(), &input);
+        }
+    }
+
+    #[test]
+    fn we_read_what_another_implementation_writes(input in realistic(70_000), budget in 1usize..9000, slack in 0usize..64) {
+        let block = lz4_flex::block::compress(&input);
+        prop_assert_eq!(&decompress(&block, input.len() + slack, &[budget]).unwrap(), &input);
+    }
+
+    #[test]
+    fn steps_do_not_change_the_output(input in realistic(20_000), budgets in proptest::collection::vec(1usize..3000, 1..6)) {
+        prop_assert_eq!(compress(&input, &budgets), compress(&input, &[usize::MAX]));
+    }
+
+    #[test]
+    fn too_little_room_is_an_error(input in realistic(5_000), short in 1usize..40) {
+        prop_assume!(input.len() >= short);
+        let block = lz4_flex::block::compress(&input);
+        prop_assert_eq!(decompress(&block, input.len() - short, &[usize::MAX]), Err(CodecError::NoRoom));
+    }
+
+    #[test]
+    fn damage_never_panics(input in realistic(5_000), at in any::<prop::sample::Index>(), flip in 1u8..=255, cut in any::<prop::sample::Index>()) {
+        let mut block = lz4_flex::block::compress(&input);
+        let index = at.index(block.len());
+        block[index] ^= flip;
+        block.truncate(cut.index(block.len()) + 1);
+        let ours = decompress(&block, input.len() + 64, &[333]);
+        // Where both take it, both say the same.
+        if let (Ok(ours), Ok(theirs)) = (&ours, &lz4_flex::block::decompress(&block, input.len() + 64)) {
+            prop_assert_eq!(ours, theirs);
+        }
+    }
+
+    #[test]
+    fn noise_never_panics(block in proptest::collection::vec(any::<u8>(), 0..300), budget in 1usize..50) {
+        let _ = decompress(&block, 2_000, &[budget]);
+    }
+}
+
+#[test]
+fn noise_is_left_alone() {
+    let mut state = 1u64;
+    let noise: Vec<u8> = (0..65_536)
+        .map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        })
+        .collect();
+    assert_eq!(compress(&noise, &[4096]), None);
+}
+
+#[test]
+fn positions_beyond_64_kib_are_right() {
+    let mut input = b"the quick brown fox jumps over the lazy dog. ".repeat(20);
+    input.extend((0..66_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8 & 0x3f));
+    input.extend(b"the quick brown fox jumps over the lazy dog. ".repeat(20));
+    let block = compress(&input, &[usize::MAX]).expect("it compresses");
+    assert_eq!(lz4_flex::block::decompress(&block, input.len()).unwrap(), input);
+    assert_eq!(decompress(&block, input.len(), &[1000]).unwrap(), input);
+}
+
+#[test]
+fn every_short_length() {
+    for length in 0..600 {
+        let input = vec![b'x'; length];
+        match compress(&input, &[7]) {
+            Some(block) => assert_eq!(lz4_flex::block::decompress(&block, length).unwrap(), input),
+            None => assert!(length < 64, "a run of {length} has to compress"),
+        }
+        let block = lz4_flex::block::compress(&input);
+        assert_eq!(decompress(&block, length, &[3]).unwrap(), input);
+    }
+}
