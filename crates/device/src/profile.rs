@@ -275,16 +275,22 @@ pub struct SchedulerParams {
     pub host_cpu_low_permille: u32,
     /// Host CPU share below which the host has headroom for an upload.
     pub host_headroom_permille: u32,
+    /// The host CPU share is averaged over this time: one epoch's share is a few of the kernel's ticks.
+    pub host_cpu_window_ms: u64,
+    /// A busy host whose cores run below this share of their nominal frequency is throttled.
+    pub host_throttle_permille: u32,
     /// Shortest stay of an actor in one place.
     pub min_residency_ms: u64,
     /// Most moves in one epoch.
     pub moves_per_epoch: u32,
-    /// How much of the rate is taken away each epoch while both sides are near their limits.
+    /// How much of the rate is taken away each epoch at most, while both sides are near their limits.
     pub shed_step_permille: u32,
     /// The rate that shedding never goes below.
     pub shed_floor_permille: u32,
-    /// How much of the rate is given back each epoch afterwards.
+    /// How much of the rate is given back each epoch at most, afterwards.
     pub shed_recover_permille: u32,
+    /// How far above the upload temperature the rate is at its floor; in between it falls in proportion.
+    pub shed_span_millikelvin: u32,
 }
 
 /// `[persistence]`.
@@ -649,6 +655,12 @@ impl Profile {
         within(key, u64::from(low), 0, u64::from(high) - 1, why)?;
         let headroom = u64::from(scheduler.host_headroom_permille);
         within("scheduler.host_headroom_permille", headroom, 1, 1000, "it is a share")?;
+        let window = scheduler.host_cpu_window_ms;
+        within("scheduler.host_cpu_window_ms", window, 1, 60_000, "a slower average answers no load")?;
+        let throttle = u64::from(scheduler.host_throttle_permille);
+        within("scheduler.host_throttle_permille", throttle, 1, 1000, "it is a share of the nominal frequency")?;
+        let why = "without a span the rate would fall at once, and above a hundred kelvin not at all";
+        within("scheduler.shed_span_millikelvin", u64::from(scheduler.shed_span_millikelvin), 1, 100_000, why)?;
         let why = "shorter than an epoch cannot be kept, longer than an hour is a pin";
         let residency = scheduler.min_residency_ms;
         within("scheduler.min_residency_ms", residency, scheduler.epoch_ms, 3_600_000, why)?;

@@ -151,6 +151,9 @@ const IMPOSSIBLE: &[(&str, &str, &str)] = &[
     ("scheduler.min_residency_ms", "5", "epoch"),
     ("scheduler.moves_per_epoch", "0", "nothing is scheduled"),
     ("scheduler.shed_floor_permille", "0", "always pass"),
+    ("scheduler.shed_span_millikelvin", "0", "at once"),
+    ("scheduler.host_cpu_window_ms", "0", "answers no load"),
+    ("scheduler.host_throttle_permille", "1001", "nominal"),
 ];
 
 /// Replaces the value of a key given with its tables, and returns the line it stands on.

@@ -15,8 +15,8 @@ pub(crate) struct Average {
 }
 
 impl Average {
-    pub(crate) fn new(window_ms: u32) -> Average {
-        let window_ns = i64::from(window_ms.max(1)) * 1_000_000;
+    pub(crate) fn new(window_ms: u64) -> Average {
+        let window_ns = i64::try_from(window_ms.clamp(1, 3_600_000)).expect("an hour at most") * 1_000_000;
         Average { window_ns, last: None, measured_millionths: 0, offset_millionths: 0 }
     }
 

@@ -20,7 +20,6 @@
 mod average;
 mod decision;
 mod greedy;
-mod params;
 mod policy;
 mod record;
 mod replay;
@@ -33,7 +32,7 @@ pub use osier_domain::{ACTORS_MAX, ActorId, Nanos, Side};
 
 pub use decision::{Decision, DecisionError, Move, Moves, RATE_UNLIMITED_PERMILLE, Reason};
 pub use greedy::GreedyCost;
-pub use params::SchedulerParams;
+pub use osier_device::SchedulerParams;
 pub use policy::{DEFAULT_POLICY, POLICIES, Policy, PolicyInfo, UnknownPolicy, policy};
 pub use record::{
     Header, LineError, MALFORMED_MAX, RECORD_FORMAT, RECORD_VERSION, Recorded, Recording, RecordingError,
