@@ -9,7 +9,7 @@
 //! | buffer `Raw` | a write's input, kept whole until it completes so that it can be replayed; a read's output |
 //! | buffers `A`, `B` | what stages put out, in turn; each unit has a place of its own |
 
-use crate::stand_in::BLOCK_BYTES;
+use osier_flash::BLOCK_BYTES;
 
 /// Bytes of a slot's header page.
 pub const HEADER_BYTES: u32 = 4096;

@@ -23,11 +23,10 @@ pub use message::{Descriptor, Kind, Message, Opcode};
 pub use migrate::{Checkpoint, OwnerRecord, OwnerState, Phase};
 pub use plan::{ActorId, Direction, Pipeline, Plan, Side, SlotId, StreamId, Tag};
 
-mod stand_in;
 /// Time, as the rest of the device counts it.
-pub use stand_in::Nanos;
+pub use osier_flash::Nanos;
 /// The status that a request ends with.
-pub use stand_in::Status;
+pub use osier_device::Status;
 
 /// Streams that one domain pair can carry at a time.
 pub const STREAMS_MAX: usize = 16;
