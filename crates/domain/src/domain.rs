@@ -146,6 +146,12 @@ pub trait Env {
     fn chunk_bytes(&mut self, actor: ActorId, direction: Direction) -> u32;
     /// When a chunk of `bytes` that starts now is over: now on the host, what the model says on the device.
     fn charge(&mut self, now: Nanos, actor: ActorId, direction: Direction, bytes: u32) -> Nanos;
+    /// How long an actor that is to leave may be kept by the model. A stage that cannot yield (a dedicated
+    /// engine's) has its result when the model still counts: it then leaves with the result, and the rest of
+    /// the modelled time, at most one unit's, is forgiven.
+    fn drain_max_ns(&self) -> u64 {
+        u64::MAX
+    }
     /// The earliest time at which the actor's tenant has CPU share left.
     fn allowed_at(&mut self, now: Nanos, actor: ActorId) -> Nanos;
     /// The mutable globals of an actor that leaves.
@@ -202,6 +208,8 @@ struct Actor {
     current: Option<Current>,
     gates: [u64; STREAMS_MAX],
     globals_sent: [u64; GLOBALS_MAX],
+    /// When it was first seen to be leaving.
+    leaving_since: Option<Nanos>,
     fresh: bool,
     stats: Stats,
 }
@@ -317,6 +325,7 @@ impl Domain {
             return Err(DomainError::NotHere(actor));
         }
         state.place = Place::Leaving;
+        state.leaving_since = None;
         let generation = migrate::state(env.record(actor)).map_or(0, |s| s.generation + 1);
         self.outbox.push_back(Message { kind: Kind::Prepare { actor, generation } });
         for request in state.queue.drain(..) {
@@ -343,7 +352,13 @@ impl Domain {
         for index in 0..self.actors.len() {
             let actor = &self.actors[index];
             let at = match actor.current {
-                Some(Current { running: Some((due, _)), .. }) => due,
+                Some(Current { running: Some((due, _)), .. }) => match actor.leaving_since {
+                    Some(since) if actor.place == Place::Leaving => {
+                        due.min(Nanos(since.0.saturating_add(env.drain_max_ns())))
+                    }
+                    _ if actor.place == Place::Leaving => now,
+                    _ => due,
+                },
                 Some(_) if actor.place == Place::Owner => env.allowed_at(now, ActorId(index as u16)),
                 None if actor.place == Place::Owner && actor.has_next() => env.allowed_at(now, ActorId(index as u16)),
                 _ => continue,
@@ -570,7 +585,7 @@ impl Domain {
         let index = usize::from(actor.0);
         let mut progress = false;
         if let Some(Current { running: Some((due, outcome)), .. }) = self.actors[index].current {
-            if due > now {
+            if due > now && !self.drained_enough(now, index, env) {
                 return false;
             }
             self.end_chunk(actor, outcome, env);
@@ -585,6 +600,15 @@ impl Domain {
         }
         self.begin_chunk(now, actor, env);
         true
+    }
+
+    fn drained_enough(&mut self, now: Nanos, index: usize, env: &impl Env) -> bool {
+        let state = &mut self.actors[index];
+        if state.place != Place::Leaving {
+            return false;
+        }
+        let since = *state.leaving_since.get_or_insert(now);
+        now.0.saturating_sub(since.0) >= env.drain_max_ns()
     }
 
     /// Makes sure that the actor has a request to work on.
@@ -708,6 +732,7 @@ impl Actor {
             current: None,
             gates: *gates,
             globals_sent: [0; GLOBALS_MAX],
+            leaving_since: None,
             fresh: false,
             stats: Stats::default(),
         }

@@ -23,10 +23,10 @@ pub use message::{Descriptor, Kind, Message, Opcode};
 pub use migrate::{Checkpoint, OwnerRecord, OwnerState, Phase};
 pub use plan::{ActorId, Direction, Pipeline, Plan, Side, SlotId, StreamId, Tag};
 
-/// Time, as the rest of the device counts it.
-pub use osier_flash::Nanos;
 /// The status that a request ends with.
 pub use osier_device::Status;
+/// Time, as the rest of the device counts it.
+pub use osier_flash::Nanos;
 
 /// Streams that one domain pair can carry at a time.
 pub const STREAMS_MAX: usize = 16;

@@ -138,6 +138,10 @@ impl Env for TestEnv<'_> {
         }
     }
 
+    fn drain_max_ns(&self) -> u64 {
+        25
+    }
+
     fn allowed_at(&mut self, now: Nanos, _: ActorId) -> Nanos {
         now
     }
