@@ -35,8 +35,10 @@ pub struct Profile {
     /// `[device]`: what it is.
     pub device: DeviceIdentity,
     /// `[geometry]`: the flash array.
+    #[serde(with = "GeometryKeys")]
     pub geometry: Geometry,
     /// `[timing]`: the flash operations.
+    #[serde(with = "TimingKeys")]
     pub timing: Timing,
     /// `[ftl]`: the flash translation layer.
     pub ftl: FtlSection,
@@ -73,6 +75,28 @@ pub struct DeviceIdentity {
     pub name: String,
     /// One line for people.
     pub description: String,
+}
+
+/// The flash crate's type, as keys: it knows nothing of files.
+#[derive(Deserialize)]
+#[serde(remote = "Geometry", deny_unknown_fields)]
+struct GeometryKeys {
+    channels: u32,
+    dies_per_channel: u32,
+    planes_per_die: u32,
+    blocks_per_plane: u32,
+    pages_per_block: u32,
+    page_bytes: u32,
+}
+
+/// As [`GeometryKeys`].
+#[derive(Deserialize)]
+#[serde(remote = "Timing", deny_unknown_fields)]
+struct TimingKeys {
+    read_ns: u64,
+    program_ns: u64,
+    erase_ns: u64,
+    channel_bytes_per_second: u64,
 }
 
 /// `[ftl]`. Whether bytes are kept and whether the device is thin belong to a device, not to its
