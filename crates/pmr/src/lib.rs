@@ -46,5 +46,5 @@ pub use region::{Backing, Region, Survival};
 pub use ring::{Consumer, Cursor, Full, Producer, Ring, RingEntry, RingError, ring_bytes};
 pub use table::Finding;
 pub use tags::{PageTag, PageTags, Relocating, Relocation, tags_bytes};
-pub use wait::{BadPolicy, NoWaitpkg, WaitCounts, WaitPolicy, Waiter};
+pub use wait::{BadPolicy, NoWaitpkg, WaitCounts, WaitPolicy, Waiter, set_timer_slack};
 pub use words::{Lines, SharedLines, Word};

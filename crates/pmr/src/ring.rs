@@ -29,6 +29,9 @@ pub const CAPACITY_MIN: usize = 2;
 /// Largest number of entries: a million, 64 MiB.
 pub const CAPACITY_MAX: usize = 1 << 20;
 
+/// How many slots ahead of the one being written the transfer of a line is begun.
+const PREFETCH: u64 = 8;
+
 /// Lines before the first slot. Geometry and tail lie two lines apart, because processors fetch lines in
 /// pairs: the producer's reads of one must not take the other from the consumer.
 const HEADER_LINES: usize = 4;
@@ -198,9 +201,15 @@ impl<L: Lines> Ring<L> {
         }
     }
 
-    /// The producing end after its process died: right behind the last whole entry.
+    /// The producing end after its process died: right behind the last whole entry. What the dead producer
+    /// had written of a batch behind it is taken back.
     pub fn recover_producer(&self) -> Producer<L> {
-        Producer::at(self, self.end())
+        let producer = Producer::at(self, self.end());
+        for position in producer.position..producer.limit {
+            let other_phase = phase_of(self.capacity, position) ^ PHASE_BIT;
+            self.lines.line(line_of(self.capacity, position))[0].store(other_phase, Release);
+        }
+        producer
     }
 
     /// The consuming end after its process died without a checkpoint: at the published tail. Entries that
@@ -212,7 +221,11 @@ impl<L: Lines> Ring<L> {
     /// Copies the entries from the published tail to the end, without consuming: for tools and recovery.
     pub fn snapshot(&self) -> Vec<(Cursor, RingEntry)> {
         let positions = self.published_tail()..self.end();
-        positions.filter_map(|at| Some((Cursor(at), read(&self.lines, self.capacity, at)?))).collect()
+        let entry = |at| {
+            let mut entry = [0; LINE_WORDS];
+            read(&self.lines, self.capacity, at, &mut entry).then_some((Cursor(at), entry))
+        };
+        positions.filter_map(entry).collect()
     }
 
     fn published_tail(&self) -> u64 {
@@ -261,11 +274,16 @@ impl<L: Lines> Producer<L> {
         if self.position == self.limit && !self.refresh() {
             return Err(Full);
         }
-        self.put(&entry);
+        self.put_at(self.position, &entry);
+        self.position += 1;
         Ok(())
     }
 
     /// Puts in as many entries as there is room for, in order, and returns how many.
+    ///
+    /// The first of them is written last: the consumer, which watches that slot, then takes the whole batch
+    /// from lines that are no longer written to. A producer killed in between leaves entries behind a slot
+    /// without one; [`Ring::recover_producer`] takes them back.
     ///
     /// # Panics
     /// If bit 63 of word 0 of an entry is set.
@@ -277,9 +295,14 @@ impl<L: Lines> Producer<L> {
             room = self.limit.wrapping_sub(self.position);
         }
         let count = entries.len().min(room as usize);
-        for entry in &entries[..count] {
-            self.put(entry);
+        let Some((first, rest)) = entries[..count].split_first() else {
+            return 0;
+        };
+        for (ahead, entry) in rest.iter().enumerate() {
+            self.put_at(self.position.wrapping_add(1 + ahead as u64), entry);
         }
+        self.put_at(self.position, first);
+        self.position += count as u64;
         count
     }
 
@@ -305,14 +328,14 @@ impl<L: Lines> Producer<L> {
     }
 
     #[inline(always)]
-    fn put(&mut self, entry: &RingEntry) {
+    fn put_at(&self, position: u64, entry: &RingEntry) {
         assert!(entry[0] & PHASE_BIT == 0, "bit 63 of an entry's word 0 belongs to the ring");
-        let slot = self.lines.line(line_of(self.capacity, self.position));
+        self.lines.will_write(line_of(self.capacity, position.wrapping_add(PREFETCH)));
+        let slot = self.lines.line(line_of(self.capacity, position));
         for (word, value) in slot.iter().zip(entry).skip(1) {
             word.store(*value, Relaxed);
         }
-        slot[0].store(entry[0] | phase_of(self.capacity, self.position), Release);
-        self.position += 1;
+        slot[0].store(entry[0] | phase_of(self.capacity, position), Release);
     }
 
     /// Reads the tail anew; whether there is room.
@@ -350,27 +373,33 @@ impl<L: Lines> Consumer<L> {
     /// Takes one entry out, if there is one. When there is none, all room made so far is published.
     #[inline]
     pub fn pop(&mut self) -> Option<RingEntry> {
-        let Some(entry) = read(&self.lines, self.capacity, self.position) else {
-            self.publish();
-            return None;
-        };
-        self.position += 1;
-        if self.position - self.published >= (self.capacity as u64).div_ceil(4) {
-            self.publish();
-        }
-        Some(entry)
+        let mut entry = [0; LINE_WORDS];
+        self.pop_into(&mut entry).then_some(entry)
     }
 
     /// Takes entries out into `out` as far as there are any, and returns how many.
     #[inline]
     pub fn pop_batch(&mut self, out: &mut [RingEntry]) -> usize {
         for (count, place) in out.iter_mut().enumerate() {
-            match self.pop() {
-                Some(entry) => *place = entry,
-                None => return count,
+            if !self.pop_into(place) {
+                return count;
             }
         }
         out.len()
+    }
+
+    /// Copies straight into its place: a copy of the copy would cost as much as the first.
+    #[inline(always)]
+    fn pop_into(&mut self, place: &mut RingEntry) -> bool {
+        if !read(&self.lines, self.capacity, self.position, place) {
+            self.publish();
+            return false;
+        }
+        self.position = self.position.wrapping_add(1);
+        if self.position.wrapping_sub(self.published) >= (self.capacity as u64).div_ceil(4) {
+            self.publish();
+        }
+        true
     }
 
     /// Whether an entry waits. Cheap while nothing changes: it reads one line that stays in this cache.
@@ -403,24 +432,25 @@ impl<L: Lines> Consumer<L> {
     }
 }
 
-/// The entry at a position, without its phase bit, if it was written.
+/// Copies the entry at a position, without its phase bit, to `place`; whether it was written.
 #[inline(always)]
-fn read<L: Lines>(lines: &L, capacity: usize, position: u64) -> Option<RingEntry> {
+fn read<L: Lines>(lines: &L, capacity: usize, position: u64, place: &mut RingEntry) -> bool {
     let slot = lines.line(line_of(capacity, position));
     let first = slot[0].load(Acquire);
     if first & PHASE_BIT != phase_of(capacity, position) {
-        return None;
+        return false;
     }
-    let mut entry = [first & !PHASE_BIT; LINE_WORDS];
-    for (value, word) in entry.iter_mut().zip(slot).skip(1) {
+    place[0] = first & !PHASE_BIT;
+    for (value, word) in place.iter_mut().zip(slot).skip(1) {
         *value = word.load(Relaxed);
     }
-    Some(entry)
+    true
 }
 
 #[inline(always)]
 fn line_of(capacity: usize, position: u64) -> usize {
-    HEADER_LINES + (position as usize & (capacity - 1))
+    // Wrapping, because the capacity was checked once and these are on the path of every entry.
+    HEADER_LINES.wrapping_add(position as usize & capacity.wrapping_sub(1))
 }
 
 /// The phase bit of entries at a position: set in even laps, so that a zeroed ring holds none.

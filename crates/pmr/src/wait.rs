@@ -23,9 +23,10 @@ pub enum WaitPolicy {
     /// Sleeps in the kernel.
     Futex,
     /// Polls while work keeps coming. After `spin_ns` nanoseconds without work it lets the processor
-    /// watch the line, where it can, for up to a millisecond, and then sleeps in the kernel.
+    /// watch the line, where it can, for up to a millisecond, and then sleeps in the kernel. When work has
+    /// come only after much longer spells, it polls for less, down to an eighth: polling would be in vain.
     Hybrid {
-        /// Nanoseconds without work before it stops polling.
+        /// Most nanoseconds without work before it stops polling.
         spin_ns: u64,
     },
 }
@@ -92,10 +93,52 @@ const LOOKS_PER_CLOCK: u32 = 32;
 /// Slices of UMWAIT in a row before a hybrid goes on to sleep in the kernel: about a millisecond.
 const UMWAIT_SLICES: u32 = 10;
 
+/// Lets this thread's timed sleeps end within `slack_ns` nanoseconds of their limit. Linux groups the wake-ups of
+/// ordinary threads within 50 microseconds, which is far more than a wake by a doorbell takes.
+///
+/// # Errors
+/// What the system refused.
+pub fn set_timer_slack(slack_ns: u32) -> std::io::Result<()> {
+    // Zero would mean the default, which is the opposite of what a caller of zero wants.
+    let slack_ns = libc::c_ulong::from(slack_ns.max(1));
+    // SAFETY: a plain call about the calling thread.
+    match unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, slack_ns) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// A spell so many times as long as `spin_ns` says that polling for the next one is in vain.
+const LONG_SPELL: u32 = 4;
+/// The shortest that a hybrid polls, as a part of `spin_ns`.
+const SPIN_PART_MIN: u32 = 8;
+
+/// How long a hybrid polls, by the spells it saw. One short spell restores the whole of `spin_ns`, so a burst
+/// after a pause is polled for from its second entry on.
+#[derive(Debug, Clone, Copy)]
+struct Spin {
+    most: Duration,
+    now: Duration,
+}
+
+impl Spin {
+    fn new(spin_ns: u64) -> Self {
+        let most = Duration::from_nanos(spin_ns);
+        Self { most, now: most }
+    }
+
+    /// Learns that work came, or did not, after a spell of this length.
+    fn learn(&mut self, spell: Duration) {
+        let long = spell > self.most.saturating_mul(LONG_SPELL);
+        self.now = if long { (self.now / 2).max(self.most / SPIN_PART_MIN) } else { self.most };
+    }
+}
+
 /// One party's way of waiting. Each thread that waits has its own.
 #[derive(Debug)]
 pub struct Waiter {
     policy: WaitPolicy,
+    spin: Spin,
     tsc: Option<Tsc>,
     counts: WaitCounts,
 }
@@ -113,7 +156,7 @@ impl Waiter {
         if policy == WaitPolicy::Umwait && tsc.is_none() {
             return Err(NoWaitpkg);
         }
-        Ok(Self { policy, tsc, counts: WaitCounts::default() })
+        Ok(Self::of(policy, tsc))
     }
 
     /// A waiter of the given policy, or of the hybrid one where this processor cannot do it. The second
@@ -121,11 +164,16 @@ impl Waiter {
     pub fn with_fallback(policy: WaitPolicy) -> (Self, Option<NoWaitpkg>) {
         match Self::new(policy) {
             Ok(waiter) => (waiter, None),
-            Err(reason) => {
-                let counts = WaitCounts::default();
-                (Self { policy: WaitPolicy::HYBRID, tsc: None, counts }, Some(reason))
-            }
+            Err(reason) => (Self::of(WaitPolicy::HYBRID, None), Some(reason)),
         }
+    }
+
+    fn of(policy: WaitPolicy, tsc: Option<Tsc>) -> Self {
+        let spin_ns = match policy {
+            WaitPolicy::Hybrid { spin_ns } => spin_ns,
+            WaitPolicy::Poll | WaitPolicy::Umwait | WaitPolicy::Futex => 0,
+        };
+        Self { policy, spin: Spin::new(spin_ns), tsc, counts: WaitCounts::default() }
     }
 
     /// The policy in use.
@@ -148,6 +196,8 @@ impl Waiter {
         mut look: impl FnMut() -> Option<T>,
     ) -> Option<T> {
         if let Some(found) = self.look_some(&mut look) {
+            self.spin.learn(Duration::ZERO);
+            self.counts.found += 1;
             return Some(found);
         }
         let start = Instant::now();
@@ -156,12 +206,7 @@ impl Waiter {
             WaitPolicy::Poll => self.poll(deadline, &mut look),
             WaitPolicy::Umwait => self.watch(bell, deadline, u32::MAX, &mut look),
             WaitPolicy::Futex => self.sleep(bell, deadline, &mut look),
-            WaitPolicy::Hybrid { spin_ns } => {
-                let spun = start.checked_add(Duration::from_nanos(spin_ns)).unwrap_or(deadline).min(deadline);
-                self.poll(spun, &mut look)
-                    .or_else(|| self.watch(bell, deadline, UMWAIT_SLICES, &mut look))
-                    .or_else(|| self.sleep(bell, deadline, &mut look))
-            }
+            WaitPolicy::Hybrid { .. } => self.hybrid(bell, start, deadline, &mut look),
         };
         self.counts.found += u64::from(found.is_some());
         self.counts.timeouts += u64::from(found.is_none());
@@ -171,6 +216,22 @@ impl Waiter {
     /// Waits until the bell rang after `observed`, for at most `timeout`; whether it did.
     pub fn wait(&mut self, bell: &Doorbell, observed: u32, timeout: Duration) -> bool {
         self.wait_for(bell, timeout, || (bell.sequence() != observed).then_some(())).is_some()
+    }
+
+    fn hybrid<T>(
+        &mut self,
+        bell: &Doorbell,
+        start: Instant,
+        deadline: Instant,
+        look: &mut impl FnMut() -> Option<T>,
+    ) -> Option<T> {
+        let spun = start.checked_add(self.spin.now).unwrap_or(deadline).min(deadline);
+        let found = self
+            .poll(spun, look)
+            .or_else(|| self.watch(bell, deadline, UMWAIT_SLICES, look))
+            .or_else(|| self.sleep(bell, deadline, look));
+        self.spin.learn(start.elapsed());
+        found
     }
 
     fn poll<T>(&mut self, deadline: Instant, look: &mut impl FnMut() -> Option<T>) -> Option<T> {

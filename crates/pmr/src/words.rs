@@ -63,6 +63,9 @@ pub trait Lines: Clone {
     /// # Panics
     /// If there is no such line.
     fn line(&self, index: usize) -> &[Self::Word; LINE_WORDS];
+    /// Says that a line will soon be written, so that its transfer can begin. May do nothing.
+    #[inline(always)]
+    fn will_write(&self, _index: usize) {}
 }
 
 impl<W: Word> Lines for Arc<[[W; LINE_WORDS]]> {
@@ -113,6 +116,17 @@ impl Lines for SharedLines {
         // SAFETY: the line is one of those checked in `new`, aligned, and mapped while `self` lives;
         // everyone accesses it by atomics.
         unsafe { self.first.add(index).as_ref() }
+    }
+    #[inline(always)]
+    fn will_write(&self, index: usize) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a hint; it neither faults nor changes anything, whatever the address.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_ET0>(self.first.as_ptr().wrapping_add(index).cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = index;
     }
 }
 

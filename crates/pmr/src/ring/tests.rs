@@ -4,7 +4,7 @@ use super::*;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 type HeapLines = Arc<[[AtomicU64; LINE_WORDS]]>;
 
@@ -182,6 +182,94 @@ fn an_entry_cut_short_is_not_seen_and_is_overwritten() {
     assert_eq!(recovered.cursor(), Cursor(1));
     recovered.push(entry(2)).unwrap();
     assert_eq!([consumer.pop(), consumer.pop(), consumer.pop()], [Some(entry(1)), Some(entry(2)), None]);
+}
+
+/// A word whose stores stop taking effect when a fuse shared by all words has burnt down: a killed process.
+struct FusedWord {
+    word: AtomicU64,
+    fuse: Arc<AtomicU64>,
+}
+
+impl Word for FusedWord {
+    fn load(&self, order: Ordering) -> u64 {
+        Word::load(&self.word, order)
+    }
+    fn store(&self, value: u64, order: Ordering) {
+        let left = self.fuse.load(Relaxed);
+        if left > 0 {
+            self.fuse.store(left - 1, Relaxed);
+            Word::store(&self.word, value, order);
+        }
+    }
+    fn fetch_add(&self, value: u64) -> u64 {
+        Word::fetch_add(&self.word, value)
+    }
+    fn compare_exchange(&self, current: u64, new: u64) -> Result<u64, u64> {
+        Word::compare_exchange(&self.word, current, new)
+    }
+    fn fence(_: Ordering) {}
+}
+
+type FusedLines = Arc<[[FusedWord; LINE_WORDS]]>;
+
+fn fused_lines(capacity: usize) -> (FusedLines, Arc<AtomicU64>) {
+    let fuse = Arc::new(AtomicU64::new(u64::MAX));
+    let word = |_| FusedWord { word: AtomicU64::new(u64::MAX), fuse: Arc::clone(&fuse) };
+    ((0..HEADER_LINES + capacity).map(|_| std::array::from_fn(word)).collect(), Arc::clone(&fuse))
+}
+
+/// Kills a producer after each store of a batch, lets `recover` make another, and counts the runs in which
+/// something else came out than what was whole, then what the new producer put in.
+fn wrong_after_a_killed_batch(recover: fn(&Ring<FusedLines>) -> Producer<FusedLines>) -> usize {
+    const CAPACITY: usize = 8;
+    let wrong = |before: u64, stores: u64| {
+        let (lines, fuse) = fused_lines(CAPACITY);
+        let ring = Ring::format(lines, 1).unwrap();
+        let (mut producer, mut consumer) = (ring.producer(), ring.consumer());
+        for id in 0..before {
+            producer.push(entry(id)).unwrap();
+            consumer.pop().unwrap();
+        }
+        fuse.store(stores, Relaxed);
+        producer.push_batch(&std::array::from_fn::<_, 4, _>(|ahead| entry(before + ahead as u64)));
+        fuse.store(u64::MAX, Relaxed);
+        let mut recovered = recover(&ring);
+        let whole = recovered.cursor().0;
+        // Just one, so that it does not cover what may be left of the batch.
+        recovered.push(entry(100)).unwrap();
+        let wanted = (before..whole).map(entry).chain([entry(100)]);
+        !wanted.eq(std::iter::from_fn(|| consumer.pop()))
+    };
+    (0..20).map(|before| (0..=4 * 8).filter(|stores| wrong(before, *stores)).count()).sum()
+}
+
+#[test]
+fn a_batch_cut_short_anywhere_comes_out_whole_or_not_at_all() {
+    assert_eq!(wrong_after_a_killed_batch(Ring::recover_producer), 0);
+    // Without taking back what lies behind the end, the rest of the batch would come out later.
+    assert!(wrong_after_a_killed_batch(|ring| Producer::at(ring, ring.end())) > 0);
+}
+
+#[test]
+fn a_format_cut_short_anywhere_is_refused_or_done() {
+    let (lines, fuse) = fused_lines(4);
+    let stores = (HEADER_LINES as u64 + 4) * 8;
+    let mut refused = 0;
+    for cut in 0..stores {
+        fuse.store(u64::MAX, Relaxed);
+        Ring::format(lines.clone(), 1).unwrap().producer().push(entry(1)).unwrap();
+        fuse.store(cut, Relaxed);
+        Ring::format(lines.clone(), 2).unwrap();
+        match Ring::open(lines.clone()) {
+            Ok(ring) if ring.generation() == 1 => assert_eq!(ring.consumer().pop(), Some(entry(1))),
+            Ok(ring) => assert_eq!(ring.consumer().pop(), None),
+            Err(error) => {
+                assert_eq!(error, RingError::NotFormatted);
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 0);
 }
 
 #[test]

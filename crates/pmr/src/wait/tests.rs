@@ -22,7 +22,7 @@ fn every_policy_finds_work_that_is_there_without_waiting() {
     for policy in usable_policies() {
         let mut waiter = Waiter::new(policy).unwrap();
         assert_eq!(waiter.wait_for(&bell, Duration::ZERO, || Some(5)), Some(5));
-        assert_eq!(waiter.counts(), WaitCounts { polls: 1, ..WaitCounts::default() });
+        assert_eq!(waiter.counts(), WaitCounts { polls: 1, found: 1, ..WaitCounts::default() });
     }
 }
 
@@ -102,6 +102,34 @@ fn a_hybrid_sleeps_only_after_its_spell() {
     let mut lazy = Waiter::new(WaitPolicy::Hybrid { spin_ns: 0 }).unwrap();
     assert!(!lazy.wait(&bell, 0, Duration::from_millis(20)));
     assert!(lazy.counts().sleeps >= 1);
+}
+
+#[test]
+fn a_hybrid_polls_less_after_long_spells_and_fully_after_a_short_one() {
+    let mut spin = Spin::new(8_000);
+    let us = Duration::from_micros;
+    for wanted in [us(4), us(2), us(1), us(1)] {
+        spin.learn(us(33));
+        assert_eq!(spin.now, wanted);
+    }
+    spin.learn(us(32));
+    assert_eq!(spin.now, us(8));
+    Spin::new(u64::MAX).learn(Duration::MAX);
+}
+
+#[test]
+fn timed_sleeps_end_near_their_limit_once_asked_to() {
+    set_timer_slack(1).unwrap();
+    let bell = bell();
+    let mut waiter = Waiter::new(WaitPolicy::Futex).unwrap();
+    let limit = Duration::from_micros(100);
+    // One sleep in many is enough: a busy machine may hold this thread back after most of them.
+    let mut late = (0..2_000).map(|_| {
+        let start = Instant::now();
+        assert!(!waiter.wait(&bell, 0, limit));
+        start.elapsed() - limit
+    });
+    assert!(late.any(|late| late < Duration::from_micros(40)));
 }
 
 #[test]
