@@ -20,7 +20,7 @@ use crate::table::{Finding, Medium, Refusal, Table};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -379,7 +379,8 @@ fn read_header(file: &File, on: &str) -> Result<Header> {
 }
 
 fn create_new(path: &Path, on: &str) -> Result<File> {
-    let opened = File::options().read(true).write(true).create_new(true).open(path);
+    // The region holds users' data in the clear: no one but its owner may open it.
+    let opened = File::options().read(true).write(true).create_new(true).mode(0o600).open(path);
     opened.map_err(|source| match source.kind() {
         io::ErrorKind::AlreadyExists => PmrError::Exists { on: on.to_owned() },
         _ => io_error("create", on, source),

@@ -40,6 +40,8 @@ fn objects_outlive_every_process_in_a_file_and_its_holders_in_memory() {
     let (_folder, path, region) = in_file();
     region.allocate("kept", ObjectKind::RECORD, 100, 64).unwrap().bytes().write(0, b"kept");
     region.sync().unwrap();
+    let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&path).unwrap());
+    assert_eq!(mode & 0o777, 0o600, "users' data lie in it in the clear");
     drop(region);
     let again = Region::open(&path).unwrap();
     assert_eq!(again.find("kept").unwrap().bytes().get(0, 4).unwrap().to_vec(), b"kept");
