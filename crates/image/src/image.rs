@@ -106,13 +106,7 @@ impl Image {
     /// # Errors
     /// When they are missing, of another size, in use, or the system refuses.
     pub fn open_media(&self) -> Result<Arc<dyn Media>, MediaError> {
-        let bytes = self.superblock().media_bytes;
-        Ok(match &self.superblock().media {
-            MediaKind::File => Arc::new(FileMedia::open(&self.layout.media(), bytes)?),
-            MediaKind::Block(path) => Arc::new(BlockMedia::open(path, bytes)?),
-            MediaKind::Memory => Arc::new(MemoryMedia::create(bytes)?),
-            MediaKind::None => Arc::new(NoneMedia::new(bytes)),
-        })
+        open_media(&self.layout, self.superblock())
     }
 
     /// The image's directory, absolute.
@@ -202,6 +196,40 @@ pub struct Inspection {
     pub media_allocated_bytes: Option<u64>,
     /// The room that its memory region takes on disk, in bytes.
     pub pmr_allocated_bytes: Option<u64>,
+}
+
+impl Inspection {
+    /// Opens the media, for a process that the image's owner started to use them.
+    ///
+    /// # Errors
+    /// As [`Image::open_media`].
+    pub fn open_media(&self) -> Result<Arc<dyn Media>, MediaError> {
+        open_media(&Layout::new(&self.path), &self.superblock)
+    }
+
+    /// The full text of the profile, checked against the superblock.
+    ///
+    /// # Errors
+    /// [`ImageError::Damaged`] or what the system said.
+    pub fn profile_text(&self) -> Result<String, ImageError> {
+        read_profile(&Layout::new(&self.path), &self.superblock)
+    }
+
+    /// Whether somebody owns the image now.
+    #[must_use]
+    pub fn is_owned(&self) -> bool {
+        matches!(self.lock, LockState::Held(_))
+    }
+}
+
+fn open_media(layout: &Layout, superblock: &Superblock) -> Result<Arc<dyn Media>, MediaError> {
+    let bytes = superblock.media_bytes;
+    Ok(match &superblock.media {
+        MediaKind::File => Arc::new(FileMedia::open(&layout.media(), bytes)?),
+        MediaKind::Block(path) => Arc::new(BlockMedia::open(path, bytes)?),
+        MediaKind::Memory => Arc::new(MemoryMedia::create(bytes)?),
+        MediaKind::None => Arc::new(NoneMedia::new(bytes)),
+    })
 }
 
 /// One image in a home directory.
