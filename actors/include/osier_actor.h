@@ -1,10 +1,12 @@
 /* Write a storage actor for Osier in C. docs/abi.md is the contract, docs/how-to-actor.md the way through it.
  *
- * Build:  clang --target=wasm32-unknown-unknown -O3 -msimd128 -mbulk-memory -nostdlib -ffreestanding \
- *             -Wl,--no-entry -Wl,--stack-first -Wl,-z,stack-size=16384 -Wl,--export=__stack_pointer \
- *             -I actors/include -o NAME.wasm NAME.c
+ * Build it with actors/c/build.sh SOURCE.c OUT.wasm, or by hand:
  *
- * There is no C library. -mbulk-memory turns OSIER_COPY and OSIER_FILL into one instruction each.
+ *     clang --target=wasm32-unknown-unknown -O3 -msimd128 -mbulk-memory -mmutable-globals -ffreestanding \
+ *         -I actors/include -c -o NAME.o NAME.c
+ *     wasm-ld --no-entry --stack-first -z stack-size=16384 --export=__stack_pointer -o NAME.wasm NAME.o
+ *
+ * There is no C library. With -mbulk-memory OSIER_COPY and OSIER_FILL are one instruction each.
  */
 #ifndef OSIER_ACTOR_H
 #define OSIER_ACTOR_H
