@@ -418,6 +418,15 @@ impl Ftl {
         self.failed.is_none() && live.saturating_add(footprint) <= self.usable_bytes()
     }
 
+    /// Whether one more trim record fits beside all live data. `pending_bytes` are the
+    /// [`extent_footprint`]s of extents and trims that were accepted but not yet appended.
+    #[must_use]
+    pub fn can_trim(&self, pending_bytes: u64) -> bool {
+        let footprint = pending_bytes.saturating_add(u64::from(EXTENT_HEADER_BYTES));
+        let limit = self.usable_bytes() + self.limits.victim_live_bytes_max;
+        self.failed.is_none() && self.directory.live_bytes.saturating_add(footprint) <= limit
+    }
+
     /// Appends an extent. Its bytes are copied; pages that fill up are programmed.
     ///
     /// Appends of one session come in rising sequence. An extent of which every block already holds
@@ -518,6 +527,16 @@ impl Ftl {
     #[must_use]
     pub fn last_append(&self) -> AppendId {
         self.streams[StreamKind::Host.index()].appended
+    }
+
+    /// The sequence of the record that a block reads from, a trim counted; 0 if it was never written.
+    ///
+    /// # Panics
+    /// When it is not a logical block of this FTL.
+    #[must_use]
+    pub fn sequence_at(&self, block: Lba) -> u64 {
+        self.check_range(block, 1);
+        self.directory.slot_of(block.0 as u32).map_or(0, |(_, slot)| slot.sequence)
     }
 
     /// What the blocks read from, in address order, appended to `out`.

@@ -250,7 +250,7 @@ impl Ftl {
                 break;
             }
             if has_payload {
-                range = if range.is_empty() { start..end } else { range.start..end };
+                range = if range.is_empty() { start..end } else { range.start..range.end.max(end) };
             }
             extents.push((slot, entry.offset16));
             self.directory.walk_step();
