@@ -280,4 +280,29 @@ mod tests {
         }
         check(Params::new(b"no value here").only(&[]).is_err(), "form of the ABI");
     }
+
+    #[test]
+    fn noise_never_panics() {
+        let alphabet = b"k = \"\\[],-12ntu0\n truefals";
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut text = Vec::new();
+        for _ in 0..20_000 {
+            text.clear();
+            text.extend_from_slice(b"k = ");
+            for _ in 0..state % 24 {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                text.push(alphabet[(state % alphabet.len() as u64) as usize]);
+            }
+            state = state.rotate_left(5).wrapping_add(1);
+            let params = Params::new(&text);
+            let _ = params.only(&["k"]);
+            match params.get("k") {
+                Ok(Some(Value::Text(text))) => drop(text.bytes().count()),
+                Ok(Some(Value::List(list))) => drop(list.values().count()),
+                _ => {}
+            }
+        }
+    }
 }

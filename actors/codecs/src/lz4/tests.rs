@@ -139,3 +139,34 @@ fn every_short_length() {
         assert_eq!(decompress(&block, length, &[3]).unwrap(), input);
     }
 }
+
+/// Runs a compressor in steps and lets `damage` change it at each yield, as a move that loses something would.
+fn compress_damaged(input: &[u8], damage: impl Fn(&mut Compressor)) -> Option<Vec<u8>> {
+    let mut output = vec![0; input.len()];
+    let mut codec = Compressor::new();
+    loop {
+        match codec.step(input, &mut output, 300) {
+            Ok(Step::Done(length)) => return Some(output[..length].to_vec()),
+            Ok(Step::Yielded(_)) => damage(&mut codec),
+            Err(_) => return None,
+        }
+    }
+}
+
+/// The checks above can fail: each part of the state is needed.
+#[test]
+fn what_a_move_must_not_lose() {
+    let input: Vec<u8> = include_bytes!("../lz4.rs").to_vec();
+    let whole = compress(&input, &[usize::MAX]);
+    assert_eq!(compress_damaged(&input, |_| {}), whole);
+    let moved = compress_damaged(&input, |codec| *codec = codec.clone());
+    assert_eq!(moved, whole);
+    assert_ne!(compress_damaged(&input, |codec| codec.table.fill(0)), whole);
+    assert_ne!(compress_damaged(&input, |codec| codec.anchor = codec.position), whole);
+    assert_ne!(compress_damaged(&input, |codec| codec.written = codec.written.saturating_sub(1)), whole);
+    let noise: Vec<u8> = (0..3_000u32).flat_map(|i| (i.wrapping_mul(2_654_435_761) >> 9).to_le_bytes()).collect();
+    let mixed = [&input[..2_000], &noise[..4_000], &input[..2_000]].concat();
+    let whole = compress(&mixed, &[usize::MAX]);
+    assert!(whole.is_some());
+    assert_ne!(compress_damaged(&mixed, |codec| codec.misses = 0), whole);
+}
