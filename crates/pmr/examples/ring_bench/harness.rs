@@ -4,7 +4,10 @@ use anyhow::{Context, ensure};
 use osier_pmr::{Backing, Doorbell, Object, ObjectKind, Region, Ring, SharedLines, ring_bytes};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// The longest that one process waits for the other to start.
+const MEETING_LIMIT: Duration = Duration::from_secs(10);
 
 /// How much is measured.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -23,7 +26,7 @@ impl Effort {
 
     /// How many series the median is taken of.
     pub fn series(self) -> usize {
-        if self == Self::Full { 5 } else { 1 }
+        if self == Self::Full { 9 } else { 1 }
     }
 }
 
@@ -119,12 +122,15 @@ impl Stage {
     const MEETING: u64 = 31;
 
     /// Waits until both processes are here.
-    pub fn meet(&self) {
+    pub fn meet(&self) -> anyhow::Result<()> {
         let word = self.word(Self::MEETING);
         word.fetch_add(1, Ordering::AcqRel);
+        let start = Instant::now();
         while word.load(Ordering::Acquire) < 2 {
+            ensure!(start.elapsed() < MEETING_LIMIT, "the other process did not come within {MEETING_LIMIT:?}");
             std::hint::spin_loop();
         }
+        Ok(())
     }
 }
 
@@ -146,13 +152,15 @@ pub fn in_two_processes<T>(
     here: impl FnOnce() -> anyhow::Result<T>,
     there: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<(T, Duration)> {
+    // Before the fork, so that the child needs no turn on the parent's processor, which may spin by then.
+    pin(1)?;
     // SAFETY: this program has no other thread at this point, so the child may do anything.
     let child = unsafe { libc::fork() };
     ensure!(child >= 0, "cannot fork: {}", std::io::Error::last_os_error());
     if child == 0 {
         // SAFETY: a plain call about this process; a child must not outlive a parent that failed.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-        let done = catch_unwind(AssertUnwindSafe(|| pin(1).and_then(|()| there())));
+        let done = catch_unwind(AssertUnwindSafe(there));
         let code = match done {
             Ok(Ok(())) => 0,
             Ok(Err(error)) => {

@@ -11,12 +11,12 @@ const BATCH: usize = 16;
 
 /// Nanoseconds an entry, batched, between processes; the peer is rtrb between threads with as large entries.
 pub fn one_way(effort: Effort) -> anyhow::Result<Vec<Line>> {
-    let count = effort.count(4_000_000);
+    let count = effort.count(1_000_000);
     let mut ours = Vec::new();
     let mut theirs = Vec::new();
     for _ in 0..effort.series() {
         ours.push(one_way_ring(count)?);
-        theirs.push(one_way_rtrb(count / 2)?);
+        theirs.push(one_way_rtrb(count)?);
     }
     let line = Line::new("pmr.ring.one_way_batched", median(ours), "ns/entry");
     Ok(vec![line.peer("rtrb 0.4, threads, 64-byte entries", median(theirs)).bar(25.0)])
@@ -26,7 +26,7 @@ fn one_way_ring(count: u64) -> anyhow::Result<f64> {
     let stage = Stage::new(CAPACITY)?;
     let here = || {
         let mut producer = stage.there.producer();
-        stage.meet();
+        stage.meet()?;
         let start = Instant::now();
         let mut sent = 0;
         while sent < count {
@@ -45,7 +45,7 @@ fn one_way_ring(count: u64) -> anyhow::Result<f64> {
     let there = || {
         let mut consumer = stage.there.consumer();
         let mut batch = [[0; 8]; BATCH];
-        stage.meet();
+        stage.meet()?;
         let (mut taken, mut sum) = (0, 0u64);
         while taken < count {
             let popped = consumer.pop_batch(&mut batch);
@@ -72,8 +72,9 @@ fn checksum(count: u64) -> u64 {
 
 fn one_way_rtrb(count: u64) -> anyhow::Result<f64> {
     let (mut producer, mut consumer) = rtrb::RingBuffer::<RingEntry>::new(CAPACITY);
+    // Before the thread starts, so that it needs no turn on the sender's processor.
+    pin(1)?;
     let receiver = std::thread::spawn(move || -> anyhow::Result<u64> {
-        pin(1)?;
         let (mut taken, mut sum) = (0, 0u64);
         while taken < count {
             let ready = consumer.slots().min(BATCH);
@@ -130,7 +131,7 @@ fn ring_trips(count: u64) -> anyhow::Result<Vec<u64>> {
     let here = || {
         let (mut producer, mut consumer) = (stage.there.producer(), stage.back.consumer());
         let mut trips = Vec::with_capacity(count as usize);
-        stage.meet();
+        stage.meet()?;
         for id in 0..count {
             let start = Instant::now();
             producer.push([id; 8])?;
@@ -147,7 +148,7 @@ fn ring_trips(count: u64) -> anyhow::Result<Vec<u64>> {
     };
     let there = || {
         let (mut consumer, mut producer) = (stage.there.consumer(), stage.back.producer());
-        stage.meet();
+        stage.meet()?;
         for _ in 0..count {
             let entry = loop {
                 match consumer.pop() {
@@ -166,7 +167,7 @@ fn bare_trips(count: u64) -> anyhow::Result<Vec<u64>> {
     let stage = Stage::new(2)?;
     let here = || {
         let mut trips = Vec::with_capacity(count as usize);
-        stage.meet();
+        stage.meet()?;
         for id in 1..=count {
             let start = Instant::now();
             stage.word(0).store(id, Release);
@@ -178,7 +179,7 @@ fn bare_trips(count: u64) -> anyhow::Result<Vec<u64>> {
         Ok(trips)
     };
     let there = || {
-        stage.meet();
+        stage.meet()?;
         for id in 1..=count {
             while stage.word(0).load(Acquire) != id {
                 spin_loop();

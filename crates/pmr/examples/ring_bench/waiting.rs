@@ -107,7 +107,7 @@ fn once(policy: WaitPolicy, load: Load) -> anyhow::Result<Outcome> {
             rung: &stage.there_bell,
             waiter: Waiter::new(policy)?,
         };
-        stage.meet();
+        stage.meet()?;
         let (start, cpu) = (Instant::now(), own_processor_time()?);
         let latencies = client.send_requests(load)?;
         let (wall, cpu) = (start.elapsed(), own_processor_time()? - cpu);
@@ -122,7 +122,7 @@ fn once(policy: WaitPolicy, load: Load) -> anyhow::Result<Outcome> {
             rung: &stage.back_bell,
             waiter: Waiter::new(policy)?,
         };
-        stage.meet();
+        stage.meet()?;
         loop {
             match server.receive(LIMIT) {
                 Some(entry) if entry[0] == STOP => return Ok(()),
