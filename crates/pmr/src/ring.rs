@@ -29,9 +29,6 @@ pub const CAPACITY_MIN: usize = 2;
 /// Largest number of entries: a million, 64 MiB.
 pub const CAPACITY_MAX: usize = 1 << 20;
 
-/// How many slots ahead of the one being written the transfer of a line is begun.
-const PREFETCH: u64 = 8;
-
 /// Lines before the first slot. Geometry and tail lie two lines apart, because processors fetch lines in
 /// pairs: the producer's reads of one must not take the other from the consumer.
 const HEADER_LINES: usize = 4;
@@ -330,11 +327,9 @@ impl<L: Lines> Producer<L> {
     #[inline(always)]
     fn put_at(&self, position: u64, entry: &RingEntry) {
         assert!(entry[0] & PHASE_BIT == 0, "bit 63 of an entry's word 0 belongs to the ring");
-        self.lines.will_write(line_of(self.capacity, position.wrapping_add(PREFETCH)));
-        let slot = self.lines.line(line_of(self.capacity, position));
-        for (word, value) in slot.iter().zip(entry).skip(1) {
-            word.store(*value, Relaxed);
-        }
+        let line = line_of(self.capacity, position);
+        self.lines.store_rest(line, entry);
+        let slot = self.lines.line(line);
         slot[0].store(entry[0] | phase_of(self.capacity, position), Release);
     }
 
@@ -435,15 +430,13 @@ impl<L: Lines> Consumer<L> {
 /// Copies the entry at a position, without its phase bit, to `place`; whether it was written.
 #[inline(always)]
 fn read<L: Lines>(lines: &L, capacity: usize, position: u64, place: &mut RingEntry) -> bool {
-    let slot = lines.line(line_of(capacity, position));
-    let first = slot[0].load(Acquire);
+    let line = line_of(capacity, position);
+    let first = lines.line(line)[0].load(Acquire);
     if first & PHASE_BIT != phase_of(capacity, position) {
         return false;
     }
     place[0] = first & !PHASE_BIT;
-    for (value, word) in place.iter_mut().zip(slot).skip(1) {
-        *value = word.load(Relaxed);
-    }
+    lines.load_rest(line, place);
     true
 }
 

@@ -6,7 +6,7 @@ use std::hint::spin_loop;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::Instant;
 
-const CAPACITY: usize = 1024;
+const CAPACITY: usize = 256;
 const BATCH: usize = 16;
 
 /// Nanoseconds an entry, batched, between processes; the peer is rtrb between threads with as large entries.
