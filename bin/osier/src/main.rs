@@ -1,2 +1,35 @@
-//! The command line and the daemon.
-fn main() {}
+//! The command line and the daemon: it assembles the libraries, and keeps to itself what only a program
+//! has: arguments, the configuration file, logging and exit codes.
+//!
+//! Standard output carries results, for people or with `--json` for programs; standard error carries logs
+//! and errors. A command group is one file under `commands/`.
+
+mod cli;
+mod commands;
+mod config;
+mod exit;
+mod home;
+mod logging;
+mod output;
+mod profiles;
+mod units;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    let json = cli.global.json;
+    match start(cli) {
+        Ok(exit) => exit.into(),
+        Err(error) => exit::report(&error, json).into(),
+    }
+}
+
+fn start(cli: cli::Cli) -> anyhow::Result<exit::Exit> {
+    let config = config::load(cli.global.config.as_deref())?;
+    logging::start(config.log.as_deref())?;
+    let context = commands::Context::new(&cli.global, config)?;
+    commands::run(cli.command, &context)
+}

@@ -51,6 +51,18 @@ impl Layout {
         self.root.join("profile.toml")
     }
 
+    /// The actors and pipelines that were declared on the device.
+    #[must_use]
+    pub fn pipelines(&self) -> PathBuf {
+        self.root.join("pipelines.toml")
+    }
+
+    /// The directory of the actors' modules that are not built in.
+    #[must_use]
+    pub fn modules(&self) -> PathBuf {
+        self.root.join("modules")
+    }
+
     /// The flash array's bytes, when they are in a file.
     #[must_use]
     pub fn media(&self) -> PathBuf {
@@ -82,11 +94,21 @@ impl Layout {
     }
 }
 
-/// The files that an image may hold, directly in its directory.
-pub(crate) const FILES: [&str; 7] =
-    ["profile.toml", "media", "pmr", "superblock.new", "superblock.damaged", "superblock", "lock"];
+/// The files that an image may hold, directly in its directory. The names ending in `.new` are there after a
+/// kill in the instant before they took their place.
+pub(crate) const FILES: [&str; 9] = [
+    "superblock",
+    "superblock.new",
+    "superblock.damaged",
+    "profile.toml",
+    "pipelines.toml",
+    "pipelines.toml.new",
+    "media",
+    "pmr",
+    "lock",
+];
 /// The directories that an image may hold.
-pub(crate) const DIRECTORIES: [&str; 2] = ["keys", "run"];
+pub(crate) const DIRECTORIES: [&str; 3] = ["keys", "modules", "run"];
 
 /// Whether `name` can name an image in a home directory.
 ///

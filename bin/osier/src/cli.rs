@@ -1,0 +1,55 @@
+//! What can be said on the command line. A new command group is a variant here and a file under
+//! `commands/`, which holds its arguments and its work.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::{commands, exit};
+
+/// A software-defined, programmable CXL SSD
+///
+/// Osier turns memory, files and ordinary drives into one device whose computation on the I/O path can
+/// move between the host and the device while requests are in flight.
+#[derive(Debug, Parser)]
+#[command(name = "osier", version, propagate_version = true, arg_required_else_help = true)]
+#[command(after_long_help = exit::help(), after_help = "`osier --help` lists the exit codes.")]
+#[command(disable_help_subcommand = true)]
+pub struct Cli {
+    /// What every command understands.
+    #[command(flatten)]
+    pub global: Global,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Options of every command.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Global options")]
+pub struct Global {
+    /// Where devices named without a path are kept
+    ///
+    /// By default $XDG_DATA_HOME/osier, or ~/.local/share/osier.
+    #[arg(long, global = true, value_name = "DIR", env = "OSIER_HOME")]
+    pub home: Option<PathBuf>,
+    /// The configuration file
+    ///
+    /// By default $XDG_CONFIG_HOME/osier/config.toml, or ~/.config/osier/config.toml, if it exists.
+    #[arg(long, global = true, value_name = "FILE", env = "OSIER_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// Print JSON, for programs
+    ///
+    /// Results go to standard output, an error as one object to standard error. Sizes are in bytes, times
+    /// in seconds since 1970.
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+/// The command groups.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Make, list, examine, check and remove device images
+    #[command(subcommand)]
+    Device(commands::device::DeviceCommand),
+}

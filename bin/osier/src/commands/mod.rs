@@ -1,0 +1,54 @@
+//! The command groups, one file each: its arguments as clap reads them, and its work.
+
+pub mod device;
+
+use std::path::PathBuf;
+
+use crate::cli::{Command, Global};
+use crate::config::Config;
+use crate::exit::{Exit, Failure};
+use crate::home;
+
+/// What every command is given beside its own arguments.
+#[derive(Debug)]
+pub struct Context {
+    /// The home of devices that are named without a path.
+    pub home: PathBuf,
+    /// Whether to print JSON.
+    pub json: bool,
+    /// The configuration file's content.
+    pub config: Config,
+}
+
+impl Context {
+    /// Joins command line, environment, configuration and defaults, in this order.
+    ///
+    /// # Errors
+    /// When no home is named and the environment has none.
+    pub fn new(global: &Global, config: Config) -> Result<Self, Failure> {
+        let named = global.home.clone().or_else(|| config.home.clone());
+        let home = named.or_else(home::default_home).ok_or_else(|| {
+            let text = "there is no place for devices: HOME is not set; name one with --home or OSIER_HOME";
+            Failure::new(Exit::BadInput, text)
+        })?;
+        Ok(Self { home, json: global.json, config })
+    }
+
+    /// The image that a word on the command line means.
+    ///
+    /// # Errors
+    /// When it cannot be the name of one.
+    pub fn image_path(&self, device: &str) -> Result<PathBuf, Failure> {
+        home::image_path(&self.home, device)
+    }
+}
+
+/// Does what was asked.
+///
+/// # Errors
+/// What the command says; [`crate::exit::code_of`] knows the exit code.
+pub fn run(command: Command, context: &Context) -> anyhow::Result<Exit> {
+    match command {
+        Command::Device(command) => device::run(command, context),
+    }
+}

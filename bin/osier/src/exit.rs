@@ -1,0 +1,175 @@
+//! Exit codes that mean something, and the report of an error.
+
+use std::fmt;
+use std::process::ExitCode;
+
+use osier_image::{ImageError, MediaError};
+
+use crate::config::ConfigError;
+
+/// How the program ends. The numbers are a promise to scripts: a meaning may be added, never changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// Done.
+    Ok = 0,
+    /// Something failed that has no code of its own.
+    Failure = 1,
+    /// The command line was not understood (clap's own code).
+    Usage = 2,
+    /// A file, value or name that was given is wrong.
+    BadInput = 3,
+    /// Another process owns the device.
+    Busy = 4,
+    /// A part of the device image is damaged.
+    Damaged = 5,
+    /// Data read back were not what was written.
+    VerificationFailed = 6,
+    /// No room: on the disk, or in the device.
+    NoSpace = 7,
+    /// There is no such device.
+    Missing = 8,
+}
+
+/// Every code, in order, with what it means.
+const MEANINGS: [(Exit, &str); 9] = [
+    (Exit::Ok, "done"),
+    (Exit::Failure, "failed for another reason than those below"),
+    (Exit::Usage, "the command line was not understood"),
+    (Exit::BadInput, "a file, value or name that was given is wrong, or of a newer format"),
+    (Exit::Busy, "another process owns the device"),
+    (Exit::Damaged, "a part of the device image is damaged"),
+    (Exit::VerificationFailed, "data read back were not what was written"),
+    (Exit::NoSpace, "no room on the disk or in the device"),
+    (Exit::Missing, "there is no such device"),
+];
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// The list of exit codes for `--help`.
+pub fn help() -> String {
+    let lines = MEANINGS.iter().map(|(exit, meaning)| format!("  {}  {meaning}\n", *exit as u8));
+    format!("Exit codes:\n{}", lines.collect::<String>())
+}
+
+/// An error to which its command gives a code, where the error's type does not imply one.
+#[derive(Debug)]
+pub struct Failure {
+    /// The code.
+    pub exit: Exit,
+    /// What went wrong, and what to do.
+    pub text: String,
+}
+
+impl Failure {
+    /// A failure with a code.
+    pub fn new(exit: Exit, text: impl Into<String>) -> Self {
+        Self { exit, text: text.into() }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// The code that an error stands for: that of the outermost cause that has one.
+pub fn code_of(error: &anyhow::Error) -> Exit {
+    error.chain().find_map(code_of_cause).unwrap_or(Exit::Failure)
+}
+
+fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
+    if let Some(failure) = cause.downcast_ref::<Failure>() {
+        return Some(failure.exit);
+    }
+    if cause.is::<ConfigError>() {
+        return Some(Exit::BadInput);
+    }
+    if let Some(error) = cause.downcast_ref::<MediaError>() {
+        return Some(if error.is_no_space() { Exit::NoSpace } else { Exit::Failure });
+    }
+    Some(match cause.downcast_ref::<ImageError>()? {
+        ImageError::Options { .. }
+        | ImageError::Exists { .. }
+        | ImageError::NotAnImage { .. }
+        | ImageError::NewerFormat { .. }
+        | ImageError::Profile { .. }
+        | ImageError::Foreign { .. } => Exit::BadInput,
+        ImageError::Missing { .. } => Exit::Missing,
+        ImageError::Busy { .. } => Exit::Busy,
+        ImageError::Damaged { .. } => Exit::Damaged,
+        ImageError::NoSpace { .. } => Exit::NoSpace,
+        ImageError::Io { .. } => Exit::Failure,
+    })
+}
+
+/// Prints an error to standard error, and says with which code to end.
+pub fn report(error: &anyhow::Error, json: bool) -> Exit {
+    let (exit, text) = (code_of(error), text_of(error));
+    if json {
+        eprintln!("{}", serde_json::json!({ "error": text, "exit": exit as u8 }));
+    } else {
+        eprintln!("osier: {text}");
+    }
+    exit
+}
+
+/// The chain of causes in one line. A cause whose text an outer one already contains is not repeated.
+fn text_of(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !text.contains(&cause) {
+            if !text.is_empty() {
+                text.push_str(": ");
+            }
+            text.push_str(&cause);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn the_codes_are_numbered_without_a_gap() {
+        for (number, (exit, meaning)) in MEANINGS.iter().enumerate() {
+            assert_eq!(*exit as usize, number);
+            assert!(help().contains(&format!("{number}  {meaning}")));
+        }
+    }
+
+    #[test]
+    fn the_manual_lists_the_same_codes() {
+        let manual = include_str!("../../../docs/cli.md");
+        for (exit, meaning) in MEANINGS {
+            assert!(manual.contains(&format!("| {} | {meaning} |", exit as u8)), "{exit:?}");
+        }
+    }
+
+    #[test]
+    fn a_code_is_found_through_the_context_around_it() {
+        let busy = ImageError::Busy { path: "x".into(), holder: osier_image::Holder::Unknown };
+        let error = Err::<(), _>(busy).context("starting the device").unwrap_err();
+        assert_eq!(code_of(&error), Exit::Busy);
+        assert_eq!(code_of(&anyhow::anyhow!("something")), Exit::Failure);
+        assert_eq!(code_of(&Failure::new(Exit::VerificationFailed, "x").into()), Exit::VerificationFailed);
+    }
+
+    #[test]
+    fn a_cause_is_not_said_twice() {
+        let inner = std::io::Error::other("no such thing");
+        let error = anyhow::Error::new(inner).context("reading a file failed: no such thing").context("start");
+        assert_eq!(text_of(&error), "start: reading a file failed: no such thing");
+    }
+}

@@ -1,0 +1,47 @@
+//! The profile that a word on the command line means.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use osier_device::Profile;
+use osier_flash::Ftl;
+use osier_image::ProfileText;
+
+use crate::exit::{Exit, Failure};
+
+/// A profile with its text: a built-in one by its name, or that of a file by its path. A word with a `/` in
+/// it, or that ends in `.toml`, is a path.
+///
+/// # Errors
+/// When the file cannot be read, or the profile is unknown or refused.
+pub fn find(word: &str) -> anyhow::Result<(ProfileText, Profile)> {
+    if word.contains('/') || word.ends_with(".toml") {
+        let text = std::fs::read_to_string(Path::new(word)).map_err(|cause| {
+            Failure::new(Exit::BadInput, format!("reading the profile {word} failed: {cause}; name another file"))
+        })?;
+        let profile = parse(word, &text)?;
+        return Ok((ProfileText { name: profile.device.name.clone(), text }, profile));
+    }
+    let refuse = |error: osier_device::ProfileError| Failure::new(Exit::BadInput, error.to_string());
+    let profile = Profile::built_in(word).map_err(refuse)?;
+    let text = Profile::built_in_text(word).context("a built-in profile has a text")?.to_owned();
+    Ok((ProfileText { name: word.to_owned(), text }, profile))
+}
+
+/// Whether the device model accepts a profile, as an image asks.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check(name: &str, text: &str) -> Result<(), String> {
+    Profile::parse(name, text).map(drop).map_err(|error| error.to_string())
+}
+
+/// The most logical blocks that a profile's whole flash array can hold, compressed or not.
+pub fn logical_blocks_max(profile: &Profile) -> u64 {
+    // A profile that was parsed has a possible array; of an impossible one nothing could be promised.
+    Ftl::logical_blocks_max(&profile.geometry, &profile.ftl_params(true, false)).unwrap_or(0)
+}
+
+fn parse(name: &str, text: &str) -> Result<Profile, Failure> {
+    Profile::parse(name, text).map_err(|error| Failure::new(Exit::BadInput, error.to_string()))
+}
