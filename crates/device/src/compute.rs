@@ -51,6 +51,9 @@ impl Compute {
     /// Gives one call of `engine` over `bytes` to a core and returns when it is due, or `None`
     /// while the device is shut down. The hinted core takes it if it is free at `now` (its caches
     /// are warm), else the core that is free first.
+    ///
+    /// `now` is the present: a later stage of a request is given out when the one before it is over,
+    /// not ahead of time, since a core would be held idle until then.
     pub fn run(&mut self, now: Nanos, core_hint: Option<u32>, engine: Engine, bytes: u32) -> Option<Nanos> {
         let duration_ns = self.duration_ns(engine, bytes)?;
         let core = self.choose(now, core_hint);

@@ -200,6 +200,13 @@ impl Thermal {
         (self.added_picojoules, u128::from(self.heat_picojoules), self.lost_picojoules)
     }
 
+    /// When the present tick ends and the throttle is looked at again.
+    #[must_use]
+    pub fn next_tick(&self) -> Nanos {
+        let start = self.origin.unwrap_or_default();
+        Nanos(start.0.saturating_add((self.ticks + 1).saturating_mul(self.tick_ns)))
+    }
+
     /// Length of a tick in nanoseconds.
     #[must_use]
     pub fn tick_ns(&self) -> u64 {
