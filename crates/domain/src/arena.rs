@@ -23,12 +23,16 @@ pub const UNITS_OFFSET: u32 = 128;
 pub const UNIT_BYTES: u32 = 40;
 /// Rows in the unit table.
 pub const UNITS_MAX: u32 = 64;
+/// Offset of the word (u32) that says how many input bytes of the unit under way an actor that yielded has
+/// worked on, in a slot.
+pub const PROGRESS_OFFSET: u32 = 2688;
 /// Offset of the per-request state blob in a slot.
 pub const BLOB_OFFSET: u32 = 3072;
 /// Bytes of the per-request state blob.
 pub const BLOB_BYTES: u32 = 1024;
 
-const _: () = assert!(UNITS_OFFSET + UNITS_MAX * UNIT_BYTES <= BLOB_OFFSET);
+const _: () = assert!(UNITS_OFFSET + UNITS_MAX * UNIT_BYTES <= PROGRESS_OFFSET);
+const _: () = assert!(PROGRESS_OFFSET + 4 <= BLOB_OFFSET);
 const _: () = assert!(BLOB_OFFSET + BLOB_BYTES <= HEADER_BYTES);
 
 /// State word: nobody uses the slot.

@@ -25,6 +25,8 @@ pub use plan::{ActorId, Direction, Pipeline, Plan, Side, SlotId, StreamId, Tag};
 
 /// The status that a request ends with.
 pub use osier_device::Status;
+/// Bytes of a logical block.
+pub use osier_flash::BLOCK_BYTES;
 /// Time, as the rest of the device counts it.
 pub use osier_flash::Nanos;
 
