@@ -90,7 +90,7 @@ impl GreedyCost {
     pub fn new(params: &SchedulerParams) -> GreedyCost {
         assert!(params.offload_below_millicelsius < params.upload_millicelsius);
         GreedyCost {
-            params: params.clone(),
+            params: *params,
             learned: BTreeMap::new(),
             last: None,
             host: Average::new(params.host_cpu_window_ms),

@@ -120,7 +120,7 @@ impl Wio {
         assert!(params.shed_floor_permille <= RATE_UNLIMITED_PERMILLE);
         assert!(params.shed_span_millikelvin >= 1 && params.moves_per_epoch >= 1);
         Wio {
-            params: params.clone(),
+            params: *params,
             actors: BTreeMap::new(),
             host_cpu: Average::new(params.host_cpu_window_ms),
             rate_permille: RATE_UNLIMITED_PERMILLE,
