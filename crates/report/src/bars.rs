@@ -4,8 +4,11 @@ use serde::Serialize;
 
 use crate::axis::Laid;
 use crate::chart::{LEFT, LegendEntry, Plot, RIGHT, draw_legend, draw_title, fill_attributes};
-use crate::svg::{Anchor, Canvas};
+use crate::svg::{Anchor, Canvas, text_width};
 use crate::{Axis, format_value};
+
+/// Height of a line of a label.
+const LABEL_LINE: f64 = 14.0;
 
 /// The bars that stand together under one name.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -68,7 +71,7 @@ impl BarChart {
             self.draw_group(canvas, plot, &y, base, (LEFT + share * index as f64, share), group);
         }
         canvas.line(LEFT, base, RIGHT, base, "class=\"rule\" stroke=\"#8c959f\"");
-        plot.bottom + 26.0
+        plot.bottom + 12.0 + LABEL_LINE * self.name_lines() as f64
     }
 
     fn draw_group(
@@ -87,13 +90,43 @@ impl BarChart {
             let Some(y) = plot.y(axis, *value) else { continue };
             let x = start + bar * index as f64;
             canvas.rect(x + 1.0, y.min(base), bar - 2.0, (base - y).abs(), &fill_attributes(index));
-            let below = if *value < 0.0 { 14.0 } else { -5.0 };
-            if bar >= 26.0 {
-                canvas.soft(x + bar / 2.0, y + below, Anchor::Middle, &format_value(*value, self.y.unit));
+            let text = format_value(*value, self.y.unit);
+            // Labels wider than their bars would meet, so every other one stands a line further off.
+            let crowded = text_width(&text) > bar && index % 2 == 1;
+            let offset = if crowded { LABEL_LINE } else { 0.0 };
+            let below = if *value < 0.0 { 14.0 + offset } else { -5.0 - offset };
+            if bar >= 20.0 {
+                canvas.soft(x + bar / 2.0, y + below, Anchor::Middle, &text);
             }
         }
-        canvas.ink(left + width / 2.0, plot.bottom + 18.0, Anchor::Middle, &group.name);
+        for (index, line) in wrap(&group.name, width - 6.0).iter().enumerate() {
+            let y = plot.bottom + 18.0 + LABEL_LINE * index as f64;
+            canvas.ink(left + width / 2.0, y, Anchor::Middle, line);
+        }
     }
+
+    /// Lines that the longest name takes.
+    fn name_lines(&self) -> usize {
+        let share = (RIGHT - LEFT) / self.groups.len().max(1) as f64;
+        self.groups.iter().map(|group| wrap(&group.name, share - 6.0).len()).max().unwrap_or(1)
+    }
+}
+
+/// Breaks a text at spaces, so that its lines are at most so wide if its words allow.
+fn wrap(text: &str, width: f64) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let line = lines.last_mut().expect("never empty");
+        if line.is_empty() {
+            line.push_str(word);
+        } else if text_width(line) + text_width(word) + 4.0 <= width {
+            line.push(' ');
+            line.push_str(word);
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines
 }
 
 #[cfg(test)]
@@ -110,5 +143,12 @@ mod tests {
         let svg = Chart::Bars(chart).to_svg();
         assert!(svg.contains(">950 MB/s<") && svg.contains(">1.90 GB/s<") && svg.contains(">0.0<"), "{svg}");
         assert!(svg.contains("adaptive"));
+    }
+
+    #[test]
+    fn long_names_break_at_spaces() {
+        assert_eq!(wrap("ScaleFlux, on the device", 80.0), ["ScaleFlux,", "on the device"]);
+        assert_eq!(wrap("", 80.0), [""]);
+        assert_eq!(wrap("unbreakable-name-of-a-device", 20.0).len(), 1);
     }
 }
