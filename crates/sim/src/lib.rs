@@ -1,1 +1,21 @@
-//! Virtual-time drivers, workloads and checkers. Pure.
+//! Virtual time: drivers that jump from event to event over the same code that runs in real time.
+//!
+//! [`thermal`] runs sustained writes on the device core under a placement policy and shows throughput
+//! and temperature over time (WIO, arXiv 2604.02442, Figure 1).
+//!
+//! Invariants: nothing here reads a clock, a file or the environment; a run depends on its
+//! parameters and its seed alone, and the same ones give the same bytes.
+
+#![forbid(unsafe_code)]
+
+mod host;
+mod queue;
+mod rng;
+pub mod thermal;
+
+/// Time, as the device counts it.
+pub use osier_flash::Nanos;
+
+pub use host::{HOST_SOURCES, HostParams};
+pub use queue::EventQueue;
+pub use rng::Rng;
