@@ -170,7 +170,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_make_the_whole(bytes in proptest::collection::vec(any::<u8>(), 0..500), cuts in proptest::collection::vec(0usize..5, 0..6), seed in any::<u64>()) {
+        fn pieces_make_the_whole(
+            bytes in proptest::collection::vec(any::<u8>(), 0..500),
+            cuts in proptest::collection::vec(0usize..5, 0..6),
+            seed in any::<u64>(),
+        ) {
             let mut hash = Xxh64::new(seed);
             let mut rest = &bytes[..];
             for cut in cuts {

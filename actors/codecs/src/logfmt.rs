@@ -189,7 +189,8 @@ mod tests {
         #[test]
         fn any_template_is_read_or_refused(template in "[a{}:>0-9 ]{0,20}", line in "\\{\"a\":\"[a-c\u{e9}]{0,8}\"\\}") {
             if let Ok(template) = read(&template) {
-                let out = testing::run(line.as_bytes(), 20_000, 9, Malformed::Fail, |line, sink| template.format(line, sink));
+                let text = line.as_bytes();
+                let out = testing::run(text, 20_000, 9, Malformed::Fail, |line, sink| template.format(line, sink));
                 prop_assert!(String::from_utf8(out.unwrap()).is_ok());
             }
         }

@@ -1,7 +1,8 @@
 //! Garbage collection: empties the superblock with the fewest live bytes, then erases it.
 //!
 //! ```text
-//!  Idle --start--> Relocating --retire_victim--> Syncing --collection_synced--> Draining --erase--> Erasing --erased--> Idle
+//!  Idle --start--> Relocating --retire_victim--> Syncing --collection_synced--> Draining
+//!  Draining --erase--> Erasing --erased--> Idle
 //! ```
 //!
 //! - *Relocating*: live extents are read, in address order and a run of pages at a time, and appended

@@ -17,9 +17,11 @@
 //!
 //! ```json
 //! {"at_ns":10000000,
-//!  "host":{"cpu_permille":412,"frequency_khz":3100000,"frequency_nominal_khz":3000000,"power_milliwatts":18250,"ring_depth":3},
+//!  "host":{"cpu_permille":412,"frequency_khz":3100000,"frequency_nominal_khz":3000000,
+//!          "power_milliwatts":18250,"ring_depth":3},
 //!  "device":{"temperature_millicelsius":70125,"utilisation_permille":640,"speed_permille":500,"ring_depth":8},
-//!  "actors":[{"id":1,"side":"device","class":"best-effort","movable":true,"since_ns":0,"busy_permille":310,"bytes":4194304}],
+//!  "actors":[{"id":1,"side":"device","class":"best-effort","movable":true,"since_ns":0,
+//!             "busy_permille":310,"bytes":4194304}],
 //!  "decision":{"moves":[{"actor":1,"to":"host"}],"rate_permille":1000,"reason":"device-hot"}}
 //! ```
 //!

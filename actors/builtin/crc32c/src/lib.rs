@@ -1,8 +1,9 @@
 //! Adds a CRC-32C to every unit that is written, and verifies and strips it when it is read.
 //!
-//! The checksum covers the unit's address (the first logical block of its extent, u64) and its bytes, so that an extent
-//! that comes back for another address is found out. It is four bytes, little endian, behind the unit. The arithmetic is
-//! an intrinsic of the host; in plain WebAssembly it would be some thirty times slower. Takes no parameters.
+//! The checksum covers the unit's address (the first logical block of its extent, u64) and its bytes, so that an
+//! extent that comes back for another address is found out. It is four bytes, little endian, behind the unit. The
+//! arithmetic is an intrinsic of the host; in plain WebAssembly it would be some thirty times slower. Takes no
+//! parameters.
 #![cfg_attr(target_family = "wasm", no_std)]
 #![forbid(unsafe_code)]
 

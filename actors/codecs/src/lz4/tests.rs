@@ -69,13 +69,20 @@ proptest! {
     }
 
     #[test]
-    fn we_read_what_another_implementation_writes(input in realistic(70_000), budget in 1usize..9000, slack in 0usize..64) {
+    fn we_read_what_another_implementation_writes(
+        input in realistic(70_000),
+        budget in 1usize..9000,
+        slack in 0usize..64,
+    ) {
         let block = lz4_flex::block::compress(&input);
         prop_assert_eq!(&decompress(&block, input.len() + slack, &[budget]).unwrap(), &input);
     }
 
     #[test]
-    fn steps_do_not_change_the_output(input in realistic(20_000), budgets in proptest::collection::vec(1usize..3000, 1..6)) {
+    fn steps_do_not_change_the_output(
+        input in realistic(20_000),
+        budgets in proptest::collection::vec(1usize..3000, 1..6),
+    ) {
         prop_assert_eq!(compress(&input, &budgets), compress(&input, &[usize::MAX]));
     }
 
@@ -87,7 +94,12 @@ proptest! {
     }
 
     #[test]
-    fn damage_never_panics(input in realistic(5_000), at in any::<prop::sample::Index>(), flip in 1u8..=255, cut in any::<prop::sample::Index>()) {
+    fn damage_never_panics(
+        input in realistic(5_000),
+        at in any::<prop::sample::Index>(),
+        flip in 1u8..=255,
+        cut in any::<prop::sample::Index>(),
+    ) {
         let mut block = lz4_flex::block::compress(&input);
         let index = at.index(block.len());
         block[index] ^= flip;
