@@ -2,7 +2,8 @@
 //!
 //! A benchmark is any program listed in `xtask/benches.toml`. It prints one JSON object a line for each
 //! figure; other lines are passed on. A figure has `name`, `value`, `unit`, and where there is one a `peer`
-//! with `peer_value` and `ratio`, and a `bar` with `pass`.
+//! with `peer_value` and `ratio`, and a `bar` with `pass`. The word `{filter}` in a command stands for the filter,
+//! and is left out when there is none.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,6 +24,8 @@ const LIST: &str = "xtask/benches.toml";
 const RESULTS: &str = "target/bench/results.json";
 /// The commit and machine of the results.
 const CIRCUMSTANCES: &str = "target/bench/circumstances.json";
+/// What stands for the filter in a command.
+const FILTER_WORD: &str = "{filter}";
 /// The variable that tells a program which of its figures are wanted.
 const FILTER_VARIABLE: &str = "OSIER_BENCH_FILTER";
 
@@ -45,7 +48,8 @@ struct Bench {
 #[serde(deny_unknown_fields)]
 struct Figure {
     name: String,
-    value: f64,
+    /// Nothing where it cannot be measured; the note says why.
+    value: Option<f64>,
     unit: String,
     peer: Option<String>,
     peer_value: Option<f64>,
@@ -59,6 +63,9 @@ struct Figure {
     cpu_seconds: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     peer_cpu_seconds: Option<f64>,
+    /// How the figure was taken, or why there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    note: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -109,8 +116,9 @@ fn choose<'a>(all: &'a [Bench], filter: &'a str) -> (Vec<&'a Bench>, &'a str) {
 
 fn run_one(root: &Path, bench: &Bench, filter: &str) -> Result<Vec<Figure>> {
     let (program, arguments) = bench.command.split_first().context("the command is empty")?;
+    let arguments = arguments.iter().map(|word| if word == FILTER_WORD { filter } else { word });
     let mut child = Command::new(program)
-        .args(arguments)
+        .args(arguments.filter(|word| !word.is_empty()))
         .env(FILTER_VARIABLE, filter)
         .current_dir(root)
         .stdout(Stdio::piped())
@@ -170,7 +178,7 @@ fn table(figures: &[Figure]) -> String {
         };
         rows.push([
             figure.name.clone(),
-            short(figure.value),
+            number(figure.value),
             figure.unit.clone(),
             figure.peer.clone().unwrap_or_default(),
             number(figure.peer_value),
@@ -241,6 +249,17 @@ mod tests {
         assert_eq!(run_one(&root, &bench(&print), "").unwrap().len(), 1);
         assert_eq!(run_one(&root, &bench(&print), "other").unwrap().len(), 0);
         assert!(run_one(&root, &bench(&format!("{print}; exit 3")), "").is_err());
+    }
+
+    #[test]
+    fn the_filter_goes_where_the_command_wants_it() {
+        let root = crate::root().unwrap();
+        let print = r#"echo '{"name":"'$#$1'","value":null,"unit":"","note":"none"}'"#;
+        let command = ["sh", "-c", print, "sh", FILTER_WORD].map(String::from).to_vec();
+        let bench = Bench { name: "x".to_owned(), command };
+        assert_eq!(run_one(&root, &bench, "").unwrap()[0].name, "0");
+        let figures = run_one(&root, &bench, "ring").unwrap();
+        assert_eq!((figures[0].name.as_str(), figures[0].value), ("1ring", None));
     }
 
     #[test]
