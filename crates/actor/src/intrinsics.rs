@@ -177,7 +177,8 @@ pub fn seal(
 /// Opens what [`seal`] made. On failure `out` holds nothing of the text.
 ///
 /// # Errors
-/// A failure code: [`code::MALFORMED`], [`code::NO_ROOM`], [`code::INTEGRITY`], [`code::CONFIGURATION`] without the key.
+/// A failure code: [`code::MALFORMED`], [`code::NO_ROOM`], [`code::INTEGRITY`], [`code::CONFIGURATION`] without
+/// the key.
 pub fn open(keys: &KeyRing, binding: &Binding, input: &[u8], out: &mut [u8]) -> Result<usize, i32> {
     if input.len() < SEAL_BYTES || input[0] != SEAL_VERSION || input[1] != 0 {
         return Err(code::MALFORMED);

@@ -50,6 +50,7 @@ fn unfinished_work_is_found_in_words_and_macros() {
     assert_found("bin/osier/src/a.rs", "fn f() {\n    todo!()\n}\n", &["a.rs:2: `todo!`"]);
     assert_found("bin/osier/src/a.rs", "#[allow(dead_code)]\nfn f() {}\n", &["a.rs:1: dead code"]);
     assert_found("bin/osier/src/a.rs", "#[cfg_attr(not(test), allow(dead_code))]\nfn f() {}\n", &[]);
+    assert_found("bin/osier/tests/common/mod.rs", "#![allow(dead_code)]\n", &[]);
     assert_found("bin/osier/src/a.rs", "fn todo() { dbg(); }\n", &[]);
 }
 
