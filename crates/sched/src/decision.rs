@@ -114,7 +114,9 @@ impl fmt::Display for Reason {
 pub struct Decision {
     /// The actors to move.
     pub moves: Moves,
-    /// The share of the offered load that is let in: [`RATE_UNLIMITED_PERMILLE`] limits nothing.
+    /// The share of the full rate at which requests are let in: [`RATE_UNLIMITED_PERMILLE`] limits
+    /// nothing. Whoever carries it out paces requests; to let them in for a part of every epoch only
+    /// does nothing while those in flight keep the device busy for longer.
     pub rate_permille: u32,
     /// The rule that decided.
     pub reason: Reason,

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use osier_device::predict::{Crossing, Stage};
 use osier_device::{
-    CommandId, Completion, Device, DeviceParams, Engine, NoBytes, Profile, SchedulerParams, Status, UnitMeta, Workload,
-    WriteMeta,
+    CommandId, Completion, Device, DeviceParams, Engine, NoBytes, Placement, Profile, SchedulerParams, Status,
+    UnitMeta, Workload, WriteMeta,
 };
 use osier_flash::{BLOCK_BYTES, Lba, MediaOp, MediaOpKind, MediaResult};
 use osier_sched::{
@@ -36,6 +36,13 @@ pub(super) fn workload(params: &ThermalParams) -> Workload {
     }
 }
 
+/// What the profile writes a second at full speed, whatever the temperature.
+fn full_speed(profile: &Profile, params: &ThermalParams) -> u64 {
+    let mut cold = profile.clone();
+    cold.throttle.clear();
+    cold.steady_state_of(Placement::Host, &workload(params)).write_bytes_per_second
+}
+
 /// What one curve came to.
 pub(super) struct Outcome {
     pub(super) points: Vec<Point>,
@@ -49,6 +56,8 @@ enum Event {
     StageDone { slot: usize },
     /// A request that a shut down device refused tries again.
     Again { slot: usize },
+    /// The next request may come in at the present rate.
+    Turn,
     /// The scheduler's tick.
     Epoch,
     /// The end of a point of the series.
@@ -98,6 +107,10 @@ pub(super) struct Bench<'p> {
     next_submit: u64,
     next_slba: u64,
     rate_permille: u32,
+    /// What the profile writes at full speed, to which the rate refers.
+    full_bytes_per_second: u64,
+    next_turn: Nanos,
+    turn_is_called: bool,
     epoch_began: Nanos,
     host_cpu_permille: u32,
     written_bytes: u64,
@@ -139,6 +152,9 @@ impl<'p> Bench<'p> {
             next_submit: 0,
             next_slba: 0,
             rate_permille: RATE_UNLIMITED_PERMILLE,
+            full_bytes_per_second: full_speed(profile, params),
+            next_turn: Nanos(0),
+            turn_is_called: false,
             epoch_began: Nanos(0),
             host_cpu_permille: 0,
             written_bytes: 0,
@@ -183,20 +199,23 @@ impl<'p> Bench<'p> {
                 self.advance(now, slot);
             }
             Event::Again { slot } => self.advance(now, slot),
+            Event::Turn => {
+                self.turn_is_called = false;
+                self.admit(now);
+            }
             Event::Epoch => self.epoch(now),
             Event::Point => self.point(now),
         }
     }
 
-    /// Lets requests in that wait, as far as the rate allows. A rate below the whole lets them in
-    /// during that part of every epoch; an epoch is long against a request, and short against heat.
+    /// Lets requests in that wait, as far as the rate allows. A rate below the whole paces them: that
+    /// share of what the profile writes at full speed. To close the door for a part of every epoch
+    /// would not do, because the requests in flight keep the device busy for longer than that.
     fn admit(&mut self, now: Nanos) {
-        let into_epoch = now.0 - self.epoch_began.0;
-        let closed = into_epoch * 1000 >= self.epoch_ns() * u64::from(self.rate_permille);
-        if closed && self.rate_permille < RATE_UNLIMITED_PERMILLE {
-            return;
-        }
         while let Some(slot) = self.idle.pop() {
+            if self.rate_permille < RATE_UNLIMITED_PERMILLE && !self.has_its_turn(now) {
+                return self.idle.push(slot);
+            }
             let (low, high) = self.params.stored_permille;
             let permille = self.rng.between(u64::from(low), u64::from(high));
             let stored = u64::from(self.params.request_bytes) * permille / 1000;
@@ -215,6 +234,21 @@ impl<'p> Bench<'p> {
             }
             self.advance(now, slot);
         }
+    }
+
+    /// Whether the next request may come in at the present rate; if not, it is called when it may.
+    fn has_its_turn(&mut self, now: Nanos) -> bool {
+        if now < self.next_turn {
+            if !self.turn_is_called {
+                self.turn_is_called = true;
+                self.queue.push(self.next_turn, Event::Turn);
+            }
+            return false;
+        }
+        let share = u128::from(self.full_bytes_per_second) * u128::from(self.rate_permille);
+        let pause_ns = u128::from(self.params.request_bytes) * 1_000_000_000 * 1000 / share.max(1);
+        self.next_turn = Nanos(now.0 + u64::try_from(pause_ns).unwrap_or(u64::MAX));
+        true
     }
 
     /// Sends a request into its next stage, or to the device behind the last one.

@@ -98,3 +98,21 @@ fn the_report_says_what_was_calibrated() {
     assert!(page.contains("Figure 1") && page.contains("thermal time scale 10"));
     assert!(report.to_svg().starts_with("<svg"));
 }
+
+#[test]
+fn with_the_host_busy_too_the_rate_is_shed_and_the_device_does_not_throttle() {
+    let host = HostParams { other_permille: 950, ..HostParams::default() };
+    let case = |policy| Case { label: policy, profile: "smartssd", policy };
+    let params = ThermalParams { host, ..quick() };
+    let report = run(&params, &[case("wio")], &mut |_| {}).unwrap();
+    let shed = &report.runs[0];
+    assert_eq!((shed.summary.uploads, shed.summary.throttled_ns), (0, 0), "{:?}", shed.summary);
+    let last = shed.points.last().unwrap();
+    assert!((300..900).contains(&last.rate_permille), "{last:?}");
+    // Gradual: the rate settles instead of swinging.
+    let settled = &shed.points[shed.points.len() * 3 / 4..];
+    let (low, high) = settled
+        .iter()
+        .fold((1000, 0), |(low, high), point| (point.rate_permille.min(low), point.rate_permille.max(high)));
+    assert!(high - low <= 60, "the rate swings between {low} and {high} permille");
+}
