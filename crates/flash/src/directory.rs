@@ -212,6 +212,22 @@ impl Directory {
         self.link(slot);
     }
 
+    /// The slot of the same extent, if a copy of it is alive.
+    pub(crate) fn twin(&self, record: &Record) -> Option<u32> {
+        let (slba, blocks) = (record.slba.0 as u32, record.blocks);
+        let is_twin = |slot: &u32| {
+            let entry = self.slot(*slot);
+            *slot != NO_SLOT && entry.sequence == record.sequence && entry.slba == slba && entry.blocks == blocks
+        };
+        self.range(slba, blocks).iter().copied().find(is_twin)
+    }
+
+    /// Lets another copy of the same extent stand for it.
+    pub(crate) fn use_copy(&mut self, slot: u32, superblock: u32, offset16: u32, damaged: bool) {
+        self.slots[slot as usize].damaged = damaged;
+        self.relocate(slot, superblock, offset16, damaged);
+    }
+
     /// The slot, if the extent that was at this place still lies there and is alive.
     pub(crate) fn resident(&self, slot: u32, superblock: u32, offset16: u32) -> Option<&Slot> {
         let entry = &self.slots[slot as usize];

@@ -78,6 +78,15 @@ pub enum FtlError {
         /// Fingerprint of the geometry that was given.
         expected: u32,
     },
+    /// The media holds bytes, but nothing that this crate wrote.
+    #[error(
+        "ftl: {superblocks} superblocks hold bytes, and none of them has a sound header; nothing was changed; \
+         check that this is the right media and profile, or create the device anew"
+    )]
+    Foreign {
+        /// Superblocks that are neither erased nor ours.
+        superblocks: u32,
+    },
     /// The media holds blocks beyond the logical capacity that was given.
     #[error(
         "ftl: an extent on the media covers logical blocks up to {end}, but only {logical_blocks} were configured; \

@@ -33,7 +33,6 @@ use crate::{AppendId, BLOCK_BYTES, ExtentKind, Geometry, Lba, Nanos, OpId, ReadI
 
 /// How the FTL manages space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct FtlParams {
     /// Share of the space after reserves that stays free of live data, in thousandths: 10 to 900.
     pub over_provisioning_permille: u32,

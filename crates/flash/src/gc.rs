@@ -287,6 +287,12 @@ impl Ftl {
                 continue;
             };
             self.reserve(now, StreamKind::Relocation, entry.footprint())?;
+            if entry.kind == ExtentKind::Trim && self.has_bug(Bug::DropTrimRecords) {
+                let open = self.streams[StreamKind::Relocation.index()].open.expect("reserve opened one");
+                self.directory.relocate(slot, open.superblock, (open.fill / 16) as u32, false);
+                batch.moved += 1;
+                continue;
+            }
             let lost;
             let payload = match &batch.data {
                 _ if !self.params.with_data => None,

@@ -12,7 +12,6 @@ use crate::codec::EXTENT_HEADER_BYTES;
 
 /// Dimensions of the NAND array. Check with [`Geometry::validate`] before use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Geometry {
     /// Independent channels, each with a bus of its own: 1 to 64.
     pub channels: u32,

@@ -53,6 +53,7 @@ mod media;
 mod ops;
 mod planted;
 mod read;
+mod recover;
 mod stats;
 mod stream;
 mod sync;
@@ -67,6 +68,7 @@ pub use media::{MediaError, MediaOp, MediaOpKind, MediaResult};
 pub use nand::{Timing, TimingError};
 #[cfg(any(test, feature = "planted"))]
 pub use planted::Bug;
+pub use recover::{Damage, Finding, RecoveryReport};
 pub use stats::FtlStats;
 pub use units::{AppendId, BLOCK_BYTES, Lba, Nanos, OpId, ReadId, SyncId};
 

@@ -20,7 +20,6 @@ use crate::{Geometry, Nanos};
 
 /// Durations of the array's operations and the speed of a channel. Zero is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Timing {
     /// Array time of one page read (tR), in nanoseconds.
     pub read_ns: u64,

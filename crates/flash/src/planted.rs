@@ -16,8 +16,10 @@ pub enum Bug {
     IgnoreSequence,
     /// A torn record that recovery left behind is trusted once something later is synced.
     TrustBesideSuspects,
-    /// What an interrupted erase left behind is not told apart from the superblock's present life.
-    IgnoreLife,
+    /// Of an extent and its copy the original stands, even if its superblock is half erased.
+    OriginalStands,
+    /// Of an extent and its copy the copy stands, even if that leaves nothing to collect into.
+    CopyStands,
     /// A superblock is erased while a read of it is under way.
     EraseUnderReader,
 }
@@ -25,14 +27,15 @@ pub enum Bug {
 impl Bug {
     /// All of them.
     #[cfg(test)]
-    pub const ALL: [Bug; 8] = [
+    pub const ALL: [Bug; 9] = [
         Bug::EraseBeforeSync,
         Bug::EraseBeforeKillerIsDurable,
         Bug::DropTrimRecords,
         Bug::AcceptTornPayloads,
         Bug::IgnoreSequence,
         Bug::TrustBesideSuspects,
-        Bug::IgnoreLife,
+        Bug::OriginalStands,
+        Bug::CopyStands,
         Bug::EraseUnderReader,
     ];
 }

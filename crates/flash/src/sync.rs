@@ -10,6 +10,7 @@ use crate::codec::StreamKind;
 use crate::ftl::{Ftl, FtlEvent, Trust};
 use crate::media::{MediaError, MediaOpKind};
 use crate::ops::Purpose;
+use crate::planted::Bug;
 use crate::{Nanos, SyncId};
 
 /// Most syncs that wait.
@@ -29,7 +30,7 @@ struct Request {
 struct SyncInFlight {
     /// Requests that it covers, at the front of the queue.
     requests: usize,
-    trust: Trust,
+    trust: Option<Trust>,
 }
 
 /// All syncs of an FTL.
@@ -81,10 +82,13 @@ impl Ftl {
         }
         let next = self.next_superblock_sequence;
         let host = &self.streams[StreamKind::Host.index()];
-        let trust = Trust {
+        // A torn record of an earlier life must not be taken for one that was synced and has rotted:
+        // while a superblock may hold one, or its erase is not synced, nothing new is trusted.
+        let may_trust = self.suspects == 0 || self.has_bug(Bug::TrustBesideSuspects);
+        let trust = may_trust.then(|| Trust {
             sequence: host.durable_sequence.max(self.trust.sequence),
             superblocks: StreamKind::ALL.map(|kind| self.streams[kind.index()].settled_before(next)),
-        };
+        });
         self.syncs.in_flight = Some(SyncInFlight { requests, trust });
         self.counters.syncs += 1;
         self.ops.issue(now, Purpose::Sync, MediaOpKind::Sync);
@@ -93,11 +97,7 @@ impl Ftl {
     /// The media has synced.
     pub(crate) fn sync_done(&mut self, now: Nanos) {
         let done = self.syncs.in_flight.take().expect("a sync was in flight");
-        // A torn record of an earlier life must not be taken for one that was synced and has rotted:
-        // while a superblock may hold one, nothing new is trusted.
-        if self.suspects == 0 || self.has_bug(crate::planted::Bug::TrustBesideSuspects) {
-            self.trust = done.trust;
-        }
+        self.trust = done.trust.unwrap_or(self.trust);
         for _ in 0..done.requests {
             match self.syncs.requests.pop_front().expect("covered requests wait").id {
                 Some(id) => self.events.push_back(FtlEvent::SyncDone { id, result: Ok(()) }),

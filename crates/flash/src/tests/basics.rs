@@ -207,32 +207,6 @@ fn collection_keeps_every_byte_under_random_overwrites_of_a_full_device() {
 }
 
 #[test]
-fn a_stale_location_is_refused_and_a_read_under_way_keeps_its_superblock() {
-    let mut bench = Bench::new(GEOMETRY, PARAMS, 256);
-    let (one, payload) = extent(0, 1, 4_000, 1);
-    bench.append(&one, &payload).unwrap();
-    bench.flush();
-    let mut pieces = Vec::new();
-    bench.ftl.pieces(Lba(0), 1, &mut pieces);
-    let PieceKind::Mapped { location, .. } = pieces[0].kind else { panic!("mapped") };
-    let id = bench.ftl.read(bench.now, location, 0..4_000).unwrap();
-    // The read's operation is withheld from the array while the device is overwritten many times.
-    let read = bench.ftl.next_op().unwrap();
-    for sequence in 2..400 {
-        let (one, payload) = extent(sequence % 7, 1, 4_000, sequence);
-        bench.append(&one, &payload).unwrap();
-    }
-    bench.array.issue(read);
-    bench.settle();
-    assert_eq!(bench.reads.remove(&id).unwrap().unwrap()[..], payload[..]);
-    for sequence in 400..1_000 {
-        let (one, payload) = extent(sequence % 7, 1, 4_000, sequence);
-        bench.append(&one, &payload).unwrap();
-    }
-    assert_eq!(bench.ftl.read(bench.now, location, 0..4_000), Err(ReadRefused::Moved));
-}
-
-#[test]
 fn a_failed_program_stops_writing_and_fails_syncs_but_not_reads() {
     let mut bench = Bench::new(GEOMETRY, PARAMS, 256);
     let (one, payload) = extent(0, 1, 1_000, 1);

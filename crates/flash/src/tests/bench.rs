@@ -27,6 +27,9 @@ pub const PARAMS: FtlParams = FtlParams {
     thin: false,
 };
 
+/// What a block reads from: the extent, the block's index in it, and the payload.
+pub type BlockRead = (Extent, u16, Result<Box<[u8]>, MediaError>);
+
 /// FTL, array and clock.
 pub struct Bench {
     pub ftl: Ftl,
@@ -115,7 +118,7 @@ impl Bench {
     }
 
     /// Reads the payload of the extent that a block reads from; `None` when it is unmapped.
-    pub fn read_block(&mut self, block: u64) -> Option<(Extent, u16, Result<Box<[u8]>, MediaError>)> {
+    pub fn read_block(&mut self, block: u64) -> Option<BlockRead> {
         let mut pieces = Vec::new();
         self.ftl.pieces(Lba(block), 1, &mut pieces);
         let PieceKind::Mapped { extent, location, first } = pieces[0].kind else { return None };

@@ -2,5 +2,6 @@
 
 mod basics;
 mod bench;
+mod crash;
 mod nand_array;
 mod rng;

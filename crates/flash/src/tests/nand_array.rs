@@ -1,52 +1,62 @@
 //! A NAND array that keeps the rules of NAND, and can lose power.
 //!
 //! Fault model. An operation that was issued is *pending* until the array carries it out; any pending
-//! operation may be carried out next. A program is *volatile* until a `Sync` that was issued after it
-//! was answered.
+//! operation may be carried out next. A page is *volatile* from the moment that a program or an erase
+//! changed it until a `Sync` is carried out that was issued later.
 //!
 //! - *kill* (the process dies, the media lives): each pending program is wholly done, not done at all,
 //!   or cut at an arbitrary byte; each pending erase is done, not done, or done for some pages only.
 //!   What was carried out stays.
-//! - *power cut*: as a kill, and each volatile program on top of that stays, vanishes, is cut, or has
-//!   a run of its bytes replaced by noise. An erase is never volatile longer than until it is carried
-//!   out: that is the assumption that the format states.
+//! - *power cut*: a kill, and on top of that each volatile page stays, falls back to what was there at
+//!   the last sync (so an erase comes undone, too), is cut at an arbitrary byte, or has a run of its
+//!   bytes replaced by noise.
 
 use super::rng::Rng;
 use crate::media::{MediaError, MediaOp, MediaOpKind, MediaResult};
 use crate::{Geometry, OpId};
 
-/// Content of an erased byte; both kinds of media exist (NAND reads ones, a hole in a file zeroes).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Page {
-    Erased,
-    Volatile,
-    Durable,
-    /// Cut or half erased: must be erased before it is programmed.
-    Dirty,
+#[derive(Debug, Clone, Copy)]
+struct Page {
+    /// Whether it may be programmed.
+    is_erased: bool,
+    /// When it was last changed, if that is not synced yet.
+    changed: Option<u64>,
 }
 
 /// The array.
 pub struct NandArray {
     geometry: Geometry,
+    /// What an erased byte reads as: NAND reads ones, a hole in a file zeroes.
     blank: u8,
     bytes: Vec<u8>,
+    /// The bytes as of the last sync.
+    durable: Vec<u8>,
     pages: Vec<Page>,
-    pending: Vec<MediaOp>,
+    /// Operations and the tick of their issue.
+    pending: Vec<(u64, MediaOp)>,
+    tick: u64,
+    /// Whether a page that was never programmed may be read, as after a crash.
+    was_cut: bool,
 }
 
 impl NandArray {
     pub fn new(geometry: Geometry, blank: u8) -> NandArray {
         let bytes = usize::try_from(geometry.media_bytes()).unwrap();
-        let pages = bytes / geometry.page_bytes as usize;
-        NandArray { geometry, blank, bytes: vec![blank; bytes], pages: vec![Page::Erased; pages], pending: Vec::new() }
+        NandArray {
+            geometry,
+            blank,
+            bytes: vec![blank; bytes],
+            durable: vec![blank; bytes],
+            pages: vec![Page { is_erased: true, changed: None }; bytes / geometry.page_bytes as usize],
+            pending: Vec::new(),
+            tick: 0,
+            was_cut: false,
+        }
     }
 
     pub fn issue(&mut self, op: MediaOp) {
-        self.pending.push(op);
-    }
-
-    pub fn pending(&self) -> usize {
-        self.pending.len()
+        self.tick += 1;
+        self.pending.push((self.tick, op));
     }
 
     /// Carries out one pending operation, the oldest or any.
@@ -54,8 +64,14 @@ impl NandArray {
         if self.pending.is_empty() {
             return None;
         }
-        let index = rng.map_or(0, |rng| rng.below(self.pending.len() as u64) as usize);
-        let op = self.pending.remove(index);
+        self.tick += 1;
+        let index = rng.map_or(0, |rng| {
+            let index = rng.below(self.pending.len() as u64) as usize;
+            // Reads are late more often than not, so that others overtake them.
+            let is_read = matches!(self.pending[index].1.kind, MediaOpKind::Read { .. });
+            if is_read { rng.below(self.pending.len() as u64) as usize } else { index }
+        });
+        let (issued, op) = self.pending.remove(index);
         let result = match op.kind {
             MediaOpKind::Read { address, bytes } => MediaResult::Read(self.read(address, bytes)),
             MediaOpKind::Program { address, bytes, data } => {
@@ -69,9 +85,7 @@ impl NandArray {
                 MediaResult::Erased
             }
             MediaOpKind::Sync => {
-                // Only what was answered before the sync was issued is promised, but the FTL issues
-                // one only when nothing that it wants covered is pending.
-                self.sync();
+                self.sync(issued);
                 MediaResult::Synced
             }
         };
@@ -88,7 +102,8 @@ impl NandArray {
 
     /// The process dies.
     pub fn kill(&mut self, rng: &mut Rng) {
-        for op in std::mem::take(&mut self.pending) {
+        self.was_cut = true;
+        for (_, op) in std::mem::take(&mut self.pending) {
             match op.kind {
                 MediaOpKind::Program { address, data, .. } => {
                     let data = data.expect("the FTL keeps data");
@@ -97,7 +112,7 @@ impl NandArray {
                         1 => self.program(address, &data),
                         _ => {
                             self.program(address, &data);
-                            self.cut(address, rng);
+                            self.cut(self.page_of(address), rng);
                         }
                     }
                 }
@@ -114,36 +129,53 @@ impl NandArray {
     /// The power fails.
     pub fn cut_power(&mut self, rng: &mut Rng) {
         self.kill(rng);
-        // Now and then nothing volatile survives, or all of it, besides the mixtures.
+        // Now and then all of the volatile pages survive, or none, besides the mixtures.
         let mode = rng.below(4);
         for page in 0..self.pages.len() {
-            if self.pages[page] != Page::Volatile {
+            if self.pages[page].changed.is_none() {
                 continue;
             }
-            let address = (page * self.geometry.page_bytes as usize) as u64;
             match if mode < 2 { mode } else { rng.below(4) } {
-                0 => self.vanish(page),
+                0 => self.fall_back(page),
                 1 => {}
-                2 => self.cut(address, rng),
-                _ => self.scramble(address, rng),
+                2 => self.cut(page, rng),
+                _ => self.scramble(page, rng),
             }
         }
-        self.sync();
+        self.sync(u64::MAX);
     }
 
-    /// Flips one bit somewhere in a range of the media.
+    /// Flips one bit of the media.
     pub fn flip_bit(&mut self, address: u64, bit: u32) {
         self.bytes[address as usize] ^= 1 << bit;
+    }
+
+    /// Overwrites a range of the media with noise.
+    pub fn corrupt(&mut self, address: u64, bytes: u64, rng: &mut Rng) {
+        for byte in &mut self.bytes[address as usize..(address + bytes) as usize] {
+            *byte = rng.next() as u8;
+        }
+    }
+
+    /// Puts bytes onto the media, whatever its rules.
+    pub fn overwrite(&mut self, address: u64, bytes: &[u8]) {
+        self.bytes[address as usize..address as usize + bytes.len()].copy_from_slice(bytes);
     }
 
     fn page_of(&self, address: u64) -> usize {
         (address / u64::from(self.geometry.page_bytes)) as usize
     }
 
+    fn range(&self, page: usize) -> std::ops::Range<usize> {
+        let page_bytes = self.geometry.page_bytes as usize;
+        page * page_bytes..(page + 1) * page_bytes
+    }
+
     fn read(&self, address: u64, bytes: u32) -> Box<[u8]> {
         let start = address as usize;
         for page in self.page_of(address)..=self.page_of(address + u64::from(bytes) - 1) {
-            assert_ne!(self.pages[page], Page::Erased, "page {page} is read before it is programmed");
+            let is_erased = self.pages[page].is_erased;
+            assert!(!is_erased || self.was_cut, "page {page} is read before it is programmed");
         }
         self.bytes[start..start + bytes as usize].into()
     }
@@ -152,59 +184,70 @@ impl NandArray {
         let page = self.page_of(address);
         assert_eq!(address % u64::from(self.geometry.page_bytes), 0, "pages are programmed whole");
         assert_eq!(data.len(), self.geometry.page_bytes as usize, "pages are programmed whole");
-        assert_eq!(self.pages[page], Page::Erased, "page {page} is programmed without an erase");
-        self.pages[page] = Page::Volatile;
-        self.bytes[address as usize..address as usize + data.len()].copy_from_slice(data);
+        assert!(self.pages[page].is_erased, "page {page} is programmed without an erase");
+        self.pages[page] = Page { is_erased: false, changed: Some(self.tick) };
+        let range = self.range(page);
+        self.bytes[range].copy_from_slice(data);
     }
 
     fn erase(&mut self, address: u64, bytes: u64) {
         assert_eq!(address % self.geometry.superblock_bytes(), 0);
         assert_eq!(bytes, self.geometry.superblock_bytes());
         for page in self.page_of(address)..self.page_of(address + bytes) {
-            self.vanish(page);
+            self.erase_page(page);
         }
     }
 
     fn erase_partly(&mut self, address: u64, bytes: u64, rng: &mut Rng) {
         for page in self.page_of(address)..self.page_of(address + bytes) {
             if rng.one_in(2) {
-                self.vanish(page);
-            } else if self.pages[page] != Page::Erased {
-                self.pages[page] = Page::Dirty;
+                self.erase_page(page);
+            } else {
+                // Not wholly erased: no page of the block may be programmed before the next erase.
+                self.pages[page].is_erased = false;
             }
         }
     }
 
-    fn sync(&mut self) {
-        for page in self.pages.iter_mut().filter(|page| **page == Page::Volatile) {
-            *page = Page::Durable;
+    fn erase_page(&mut self, page: usize) {
+        if self.pages[page].is_erased && self.pages[page].changed.is_none() {
+            return;
+        }
+        self.pages[page] = Page { is_erased: true, changed: Some(self.tick) };
+        let range = self.range(page);
+        self.bytes[range].fill(self.blank);
+    }
+
+    fn sync(&mut self, issued: u64) {
+        for page in 0..self.pages.len() {
+            if self.pages[page].changed.is_some_and(|changed| changed < issued) {
+                self.pages[page].changed = None;
+                let range = self.range(page);
+                self.durable[range.clone()].copy_from_slice(&self.bytes[range]);
+            }
         }
     }
 
-    fn vanish(&mut self, page: usize) {
-        let page_bytes = self.geometry.page_bytes as usize;
-        self.pages[page] = Page::Erased;
-        self.bytes[page * page_bytes..(page + 1) * page_bytes].fill(self.blank);
+    fn fall_back(&mut self, page: usize) {
+        let range = self.range(page);
+        self.bytes[range.clone()].copy_from_slice(&self.durable[range]);
+        self.pages[page].is_erased = false;
     }
 
-    /// Only the first bytes of the page were programmed.
-    fn cut(&mut self, address: u64, rng: &mut Rng) {
-        let page = self.page_of(address);
-        let page_bytes = self.geometry.page_bytes as usize;
-        let kept = rng.below(page_bytes as u64) as usize;
-        self.pages[page] = Page::Dirty;
-        self.bytes[page * page_bytes + kept..(page + 1) * page_bytes].fill(self.blank);
+    /// Only the first bytes of the page were changed.
+    fn cut(&mut self, page: usize, rng: &mut Rng) {
+        let range = self.range(page);
+        let kept = range.start + rng.below(range.len() as u64) as usize;
+        self.bytes[kept..range.end].copy_from_slice(&self.durable[kept..range.end]);
+        self.pages[page].is_erased = false;
     }
 
     /// A run of the page's bytes is noise.
-    fn scramble(&mut self, address: u64, rng: &mut Rng) {
-        let page = self.page_of(address);
-        let page_bytes = self.geometry.page_bytes as usize;
-        let start = rng.below(page_bytes as u64) as usize;
-        let end = start + rng.below((page_bytes - start) as u64) as usize + 1;
-        self.pages[page] = Page::Dirty;
-        for byte in &mut self.bytes[page * page_bytes + start..page * page_bytes + end.min(page_bytes)] {
-            *byte = rng.next() as u8;
-        }
+    fn scramble(&mut self, page: usize, rng: &mut Rng) {
+        let range = self.range(page);
+        let start = range.start + rng.below(range.len() as u64) as usize;
+        let end = start + rng.below((range.end - start) as u64) as usize + 1;
+        self.corrupt(start as u64, (end - start) as u64, rng);
+        self.pages[page].is_erased = false;
     }
 }
