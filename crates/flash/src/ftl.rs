@@ -168,6 +168,8 @@ pub(crate) struct Superblock {
     pub next_page: u32,
     pub programs_in_flight: u32,
     pub readers: u32,
+    /// Number of the last note of its erase count since it was erased, or 0.
+    pub noted: u64,
     /// Recovery found torn or damaged bytes here: collected first, and nothing is newly trusted
     /// until it is gone (`sync::SyncInFlight`).
     pub suspect: bool,
@@ -206,8 +208,8 @@ pub struct Ftl {
     /// Rolls over every header written; makes headers of one life impossible to guess for who
     /// chooses payloads, so that recovery cannot be led to a forged one.
     pub(crate) salt: u32,
-    /// Position in the rotation that notes erase counts of free superblocks.
-    pub(crate) note_cursor: u32,
+    /// Notes of erase counts that were written.
+    pub(crate) notes: u64,
     /// Pages to be used again, so that a program in steady state allocates nothing.
     pub(crate) spare_pages: Vec<Box<[u8]>>,
     /// Events that were caused outside of `poll`.
@@ -334,6 +336,7 @@ impl Ftl {
             next_page: 0,
             programs_in_flight: 0,
             readers: 0,
+            noted: 0,
             suspect: false,
         };
         Ftl {
@@ -356,7 +359,7 @@ impl Ftl {
             collector: Collector::new(),
             trust: Trust::default(),
             salt: geometry.fingerprint(),
-            note_cursor: 0,
+            notes: 0,
             spare_pages: Vec::new(),
             events: VecDeque::new(),
             reported_durable: AppendId(0),

@@ -124,6 +124,7 @@ impl Ftl {
         entry.state = SuperblockState::Free;
         entry.erase_count = entry.erase_count.saturating_add(1);
         entry.next_page = 0;
+        entry.noted = 0;
         self.suspects -= u32::from(core::mem::take(&mut entry.suspect));
         self.superblocks_free += 1;
         self.directory.erased(superblock);

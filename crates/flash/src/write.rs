@@ -255,14 +255,14 @@ impl Ftl {
         self.superblocks[open.superblock as usize].state = SuperblockState::Closed;
     }
 
-    /// The erase count of one free superblock, in turn: its own header is erased, so that it would be
-    /// forgotten with a crash.
+    /// The erase count of one free superblock: its own header is erased, so that it would be forgotten
+    /// with a crash. Superblocks are opened as often as they are erased, so that one note for each open
+    /// keeps up; those that were erased since their last note come first.
     fn note_erase_count(&mut self) -> Option<(u32, u32)> {
-        let superblocks = self.superblocks.len() as u32;
-        let turns = (0..superblocks).map(|step| (self.note_cursor + step) % superblocks);
-        let mut free = turns.filter(|&index| self.superblocks[index as usize].state == SuperblockState::Free);
-        let noted = free.next()?;
-        self.note_cursor = (noted + 1) % superblocks;
-        Some((noted, self.superblocks[noted as usize].erase_count))
+        let free = self.superblocks.iter_mut().enumerate().filter(|(_, s)| s.state == SuperblockState::Free);
+        let (noted, superblock) = free.min_by_key(|(_, superblock)| superblock.noted)?;
+        self.notes += 1;
+        superblock.noted = self.notes;
+        Some((noted as u32, superblock.erase_count))
     }
 }

@@ -40,6 +40,8 @@ pub struct Bench {
     pub events: Vec<FtlEvent>,
     /// Whether the array carries out operations in any order.
     pub shuffle: Option<Rng>,
+    /// Says which operations fail instead of going to the array.
+    pub fails: Box<dyn FnMut(&MediaOpKind) -> bool>,
 }
 
 impl Bench {
@@ -57,13 +59,18 @@ impl Bench {
             syncs: BTreeMap::new(),
             events: Vec::new(),
             shuffle: None,
+            fails: Box::new(|_| false),
         }
     }
 
     /// Gives new operations to the array.
     pub fn issue(&mut self) {
         while let Some(op) = self.ftl.next_op() {
-            self.array.issue(op);
+            if (self.fails)(&op.kind) {
+                self.ftl.media_done(self.now, op.id, MediaResult::Failed(MediaError::Io));
+            } else {
+                self.array.issue(op);
+            }
         }
     }
 

@@ -3,5 +3,6 @@
 mod basics;
 mod bench;
 mod crash;
+mod damage;
 mod nand_array;
 mod rng;
