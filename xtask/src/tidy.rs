@@ -5,8 +5,10 @@
 
 mod crates;
 mod lexer;
+mod promises;
 mod rules;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -57,13 +59,20 @@ pub fn run(root: &Path) -> Result<ExitCode> {
 fn check(root: &Path) -> Result<(usize, Vec<Offence>)> {
     let mut offences = crates::check(root)?;
     let paths = files(root)?;
+    let (mut functions, mut specification) = (BTreeSet::new(), String::new());
     for path in &paths {
         let bytes = fs::read(root.join(path)).with_context(|| format!("reading {}", path.display()))?;
         // What is not text (prebuilt modules, pictures) has no lines to check.
-        if let Ok(text) = String::from_utf8(bytes) {
-            offences.extend(rules::check_file(&path.to_string_lossy(), &text));
+        let Ok(text) = String::from_utf8(bytes) else { continue };
+        offences.extend(rules::check_file(&path.to_string_lossy(), &text));
+        if path.extension().is_some_and(|extension| extension == "rs") {
+            promises::functions(&lexer::Source::new(&text).code, &mut functions);
+        }
+        if path.as_os_str() == promises::SPECIFICATION {
+            specification = text;
         }
     }
+    offences.extend(promises::check(&specification, &functions));
     Ok((paths.len(), offences))
 }
 
