@@ -26,7 +26,7 @@
 //!    [`Status::THERMAL_SHUTDOWN`], those that wait included; what was completed stays so.
 //!
 //! The modules follow a command: here what comes in and goes out, `drain` the way to the flash and
-//! the barriers, `reading` the way back.
+//! the barriers, `reading` the way back; `recovery` is what comes before all of it.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -46,8 +46,10 @@ use crate::thermal::{Thermal, Transition};
 
 mod drain;
 mod reading;
+mod recovery;
 mod stats;
 
+pub use recovery::{BufferState, RecoveryReport};
 pub use stats::{DeviceSample, DeviceStats};
 
 /// Most logical blocks of one read.

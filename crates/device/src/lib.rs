@@ -24,8 +24,8 @@ mod pending;
 pub use buffer::{BufferError, BufferReport, Bytes, NoBytes, WriteBuffer};
 pub use compute::Compute;
 pub use core::{
-    CommandId, Completion, Device, DeviceError, DeviceParams, DeviceSample, DeviceStats, ReadContent, ReadPiece,
-    UnitMeta, WriteMeta,
+    BufferState, CommandId, Completion, Device, DeviceError, DeviceParams, DeviceSample, DeviceStats, ReadContent,
+    ReadPiece, RecoveryReport, UnitMeta, WriteMeta,
 };
 pub use osier_flash::{
     BLOCK_BYTES, Extent, ExtentKind, Geometry, Lba, MediaError, MediaOp, MediaOpKind, MediaResult, Nanos, OpId,

@@ -225,3 +225,39 @@ fn scaling_multiplies_up_and_leaves_latencies_alone() {
     assert_eq!(scaled.timing.program_ns, profile.timing.program_ns);
     assert_eq!(profile.scaled(0, 0), profile);
 }
+
+#[test]
+fn the_documentation_has_every_key() {
+    let documentation = include_str!("../../../docs/profiles.md");
+    for line in text().lines().filter(|line| !line.starts_with('#')) {
+        if let Some((key, _)) = line.split_once(" = ") {
+            assert!(documentation.contains(&format!("| `{key}` |")), "docs/profiles.md does not explain {key}");
+        } else if line.starts_with('[') {
+            assert!(documentation.contains(&format!("`{line}`")), "docs/profiles.md has no section for {line}");
+        }
+    }
+}
+
+/// The table of steady states in the documentation is what the profiles give.
+#[test]
+fn the_documented_steady_states_are_those_of_the_profiles() {
+    use crate::predict::Placement;
+    let documentation = include_str!("../../../docs/profiles.md");
+    for name in Profile::built_in_names() {
+        let profile = Profile::built_in(name).expect("valid");
+        for (placement, word) in [(Placement::Host, "host"), (Placement::Device, "device")] {
+            let state = profile.steady_state(placement);
+            let row = format!(
+                "| `{name}` | {word} | {}.{} W | {}.{} °C | {} % | {}.{:02} GB/s |",
+                state.milliwatts / 1000,
+                state.milliwatts % 1000 / 100,
+                state.millicelsius / 1000,
+                state.millicelsius % 1000 / 100,
+                state.speed_permille / 10,
+                state.write_bytes_per_second / 1_000_000_000,
+                state.write_bytes_per_second % 1_000_000_000 / 10_000_000,
+            );
+            assert!(documentation.contains(&row), "docs/profiles.md lacks the row\n{row}");
+        }
+    }
+}

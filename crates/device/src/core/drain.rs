@@ -127,12 +127,15 @@ impl<B: Bytes> Device<B> {
             match self.hand_over(now, &record) {
                 Ok(append) => self.handed_over(&record, append),
                 Err(Backpressure::Busy) => break,
+                // Only superblocks that were retired since admission can take space away.
                 Err(Backpressure::Full) => {
-                    // Only superblocks that were retired since admission can take space away.
                     self.give_up(now, Status::CAPACITY_EXCEEDED);
                     break;
                 }
-                Err(Backpressure::ReadOnly(_)) => break,
+                Err(Backpressure::ReadOnly(_)) => {
+                    self.give_up(now, Status::WRITE_FAULT);
+                    break;
+                }
             }
             drained = true;
         }
@@ -204,7 +207,7 @@ impl<B: Bytes> Device<B> {
         self.drained.idle = idle && (!all_handed_over || release);
         if barrier_waits {
             self.sync(now, self.drained.through);
-        } else if release && self.drained.programmed > self.sync_covers() {
+        } else if release && self.drained.syncs.is_empty() && self.drained.programmed > self.drained.synced {
             self.sync(now, self.drained.programmed);
         }
     }

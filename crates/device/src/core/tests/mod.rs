@@ -1,3 +1,7 @@
-//! Tests of the device.
+//! Tests of the device: `basics` one promise at a time, `crash` random work and random crashes against
+//! a reference model, `bench` the world around the device that both share.
 
+mod basics;
+mod bench;
+mod crash;
 mod timing;

@@ -1,0 +1,125 @@
+//! The device as it was left, whatever ended it: the buffer's committed records over the flash's map.
+//!
+//! The buffer and the media are read apart and must fit each other: the log's numbers go on behind
+//! everything that the flash has. Records that the flash has already, or has newer, are not shown from
+//! the buffer; all are drained again, and the flash leaves out what it knows.
+
+use super::{
+    BufferError, Bytes, Device, DeviceError, DeviceParams, Ftl, Lba, MediaError, Profile, RecordKind, WriteBuffer,
+    extent_footprint,
+};
+use crate::buffer::BufferReport;
+
+/// Reads media bytes: address, and where to put them.
+type ReadMedia<'a> = dyn FnMut(u64, &mut [u8]) -> Result<(), MediaError> + 'a;
+
+/// More records than one log can hold and its device can have in flight.
+const LOST_SEQUENCES: u64 = 1 << 32;
+
+/// What became of the write buffer in a recovery.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BufferState {
+    /// It was read; see the report.
+    Kept(BufferReport),
+    /// It was not power-fail protected and is gone, as after a power cut: writes that were completed
+    /// and not flushed are lost, as promised. An empty log was made.
+    Lost,
+}
+
+/// What a recovery found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RecoveryReport {
+    /// The write buffer.
+    pub buffer: BufferState,
+    /// The flash.
+    pub flash: osier_flash::RecoveryReport,
+}
+
+impl<B: Bytes> Device<B> {
+    /// The device as it was left, whatever ended it. `read` reads the media.
+    ///
+    /// Committed records of the buffer are visible at once and drain again; the flash knows those it
+    /// has already.
+    ///
+    /// # Errors
+    /// Damage that leaves no device, with nothing changed; see [`DeviceError`].
+    pub fn recover(
+        profile: &Profile,
+        params: DeviceParams,
+        buffer: B,
+        read: &mut ReadMedia<'_>,
+    ) -> Result<(Device<B>, RecoveryReport), DeviceError> {
+        let ftl_params = profile.ftl_params(params.with_data, params.thin);
+        let (ftl, flash) = Ftl::recover(params.geometry, profile.timing, ftl_params, params.logical_blocks, read)?;
+        let newest = flash.sequence_max;
+        let protected = profile.persistence.pmr_persistent;
+        let (mut log, state) = match WriteBuffer::recover(buffer) {
+            Ok((log, report)) if log.records().next().is_none() || log.next_sequence() > newest => {
+                (log, BufferState::Kept(report))
+            }
+            Ok((log, _)) if protected => {
+                return Err(DeviceError::BufferBehindMedia { buffer: log.next_sequence(), flash: newest });
+            }
+            Ok((log, _)) => (reformat(log.into_bytes(), &params, newest)?, BufferState::Lost),
+            Err((BufferError::NotALog | BufferError::TailLost, bytes)) if !protected => {
+                (reformat(bytes, &params, newest)?, BufferState::Lost)
+            }
+            Err((error, _)) => return Err(error.into()),
+        };
+        log.raise_sequence(newest + 1);
+        let mut device = Device::assemble(profile, params, log, ftl);
+        device.adopt_records()?;
+        Ok((device, RecoveryReport { buffer: state, flash }))
+    }
+
+    /// Enters the records of a recovered log: visible, and to be drained again.
+    fn adopt_records(&mut self) -> Result<(), DeviceError> {
+        let front = self.log.records().next().map_or(self.log.next_sequence(), |record| record.sequence);
+        self.drained.through = front - 1;
+        self.drained.programmed = front - 1;
+        // What left the buffer was programmed; whether it was synced is known only if that is what a
+        // record has to wait for.
+        self.drained.synced = if self.profile.persistence.pmr_persistent { front - 1 } else { 0 };
+        self.drained.idle = true;
+        for record in self.log.records() {
+            self.drained.undrained_bytes += record.ring_bytes();
+            if record.kind == RecordKind::Pad {
+                continue;
+            }
+            let (slba, blocks) = (record.slba.0, u64::from(record.blocks));
+            let inside = slba.checked_add(blocks).is_some_and(|end| end <= self.params.logical_blocks);
+            if !inside || blocks == 0 || record.stored_bytes > self.ftl.stored_bytes_max() {
+                return Err(DeviceError::RecordOutOfRange {
+                    sequence: record.sequence,
+                    slba,
+                    blocks: record.blocks,
+                    logical_blocks: self.params.logical_blocks,
+                });
+            }
+            // The flash may have it already, or newer. Then its copy counts: it is surely whole, and
+            // a damaged log may have lost the newer record.
+            let is_newer = |block: u64| self.ftl.sequence_at(Lba(block)) < record.sequence;
+            let mut at = slba;
+            while at < slba + blocks {
+                let run = (at..slba + blocks).take_while(|block| is_newer(*block)).count() as u64;
+                if run > 0 {
+                    self.pending.insert(at, run, record.sequence);
+                }
+                at += run.max(1);
+            }
+            self.drained.reserved_bytes += u64::from(extent_footprint(record.stored_bytes));
+        }
+        self.counters.visible = self.log.next_sequence() - 1;
+        self.counters.completed = self.counters.visible;
+        Ok(())
+    }
+}
+
+/// An empty log in place of one that a power cut took. Another salt keeps what is left of the old
+/// one from being taken for records of the new. The numbers jump beyond all that the old one can have
+/// given out: a program that the cut tore may still be found, and must not look newer.
+fn reformat<B: Bytes>(bytes: B, params: &DeviceParams, newest: u64) -> Result<WriteBuffer<B>, BufferError> {
+    let first = newest.saturating_add(LOST_SEQUENCES);
+    let salt = crc32c::crc32c_append(params.salt, &first.to_le_bytes());
+    WriteBuffer::format(bytes, params.streams, first, salt, params.with_data)
+}
