@@ -146,9 +146,13 @@ pub trait Env {
     fn chunk_bytes(&mut self, actor: ActorId, direction: Direction) -> u32;
     /// When a chunk of `bytes` that starts now is over: now on the host, what the model says on the device.
     fn charge(&mut self, now: Nanos, actor: ActorId, direction: Direction, bytes: u32) -> Nanos;
-    /// How long an actor that is to leave may be kept by the model. A stage that cannot yield (a dedicated
-    /// engine's) has its result when the model still counts: it then leaves with the result, and the rest of
-    /// the modelled time, at most one unit's, is forgiven.
+    /// How many requests one actor may have under way by the model at once: the lanes of the side's cores. At
+    /// least 1. They are computed one after the other and handed on in order.
+    fn lanes(&self) -> usize {
+        1
+    }
+    /// How long an actor that is to leave waits for the model. What the model still keeps then has been computed;
+    /// it is handed on, and the rest of its modelled time, at most one request's a lane, is forgiven.
     fn drain_max_ns(&self) -> u64 {
         u64::MAX
     }
@@ -196,8 +200,10 @@ enum Place {
 struct Current {
     partial: Partial,
     direction: Direction,
-    /// The chunk that has been run and is not over by the model.
-    running: Option<(Nanos, Outcome)>,
+    /// When the request began and how far the model is with its present unit and with all before it.
+    began: Nanos,
+    unit_due: Nanos,
+    due: Nanos,
 }
 
 /// One actor as this domain sees it.
@@ -206,6 +212,8 @@ struct Actor {
     place: Place,
     queue: VecDeque<Request>,
     current: Option<Current>,
+    /// Requests that have been run and are not over by the model, in order.
+    releasing: VecDeque<(Nanos, Request)>,
     gates: [u64; STREAMS_MAX],
     globals_sent: [u64; GLOBALS_MAX],
     /// When it was first seen to be leaving.
@@ -244,6 +252,8 @@ pub struct Domain {
     done: VecDeque<Request>,
     held: BTreeMap<(StreamId, u64), Request>,
     delivered: [u64; STREAMS_MAX],
+    /// The time of the last poll, for actors that arrive between two.
+    now: Nanos,
 }
 
 impl Domain {
@@ -260,6 +270,7 @@ impl Domain {
             done: VecDeque::new(),
             held: BTreeMap::new(),
             delivered: *gates,
+            now: Nanos(0),
         }
     }
 
@@ -285,7 +296,7 @@ impl Domain {
 
     /// Requests that wait here or run.
     pub fn pending(&self) -> usize {
-        let queued = self.actors.iter().map(|a| a.queue.len() + usize::from(a.current.is_some()));
+        let queued = self.actors.iter().map(|a| a.queue.len() + a.releasing.len() + usize::from(a.current.is_some()));
         queued.sum::<usize>() + self.outbox.len() + self.store.len()
     }
 
@@ -332,7 +343,9 @@ impl Domain {
             self.outbox.push_back(Message { kind: Kind::Request(request) });
         }
         env.at(Step::Routed, Some(actor));
-        self.leave_at_border(actor, env);
+        if self.actors[usize::from(actor.0)].releasing.is_empty() {
+            self.leave_at_border(Nanos(0), actor, env);
+        }
         Ok(())
     }
 
@@ -340,6 +353,7 @@ impl Domain {
     /// an actor. Says whether anything was done.
     pub fn poll(&mut self, now: Nanos, env: &mut impl Env) -> bool {
         let mut progress = false;
+        self.now = now;
         for index in 0..self.actors.len() {
             progress |= self.advance(now, ActorId(index as u16), env);
         }
@@ -351,18 +365,13 @@ impl Domain {
         let mut next: Option<Nanos> = None;
         for index in 0..self.actors.len() {
             let actor = &self.actors[index];
-            let at = match actor.current {
-                Some(Current { running: Some((due, _)), .. }) => match actor.leaving_since {
-                    Some(since) if actor.place == Place::Leaving => {
-                        due.min(Nanos(since.0.saturating_add(env.drain_max_ns())))
-                    }
-                    _ if actor.place == Place::Leaving => now,
-                    _ => due,
-                },
-                Some(_) if actor.place == Place::Owner => env.allowed_at(now, ActorId(index as u16)),
-                None if actor.place == Place::Owner && actor.has_next() => env.allowed_at(now, ActorId(index as u16)),
-                _ => continue,
-            };
+            let released = actor.releasing.front().map(|(due, _)| *due);
+            let waits = actor.place == Place::Owner && (actor.current.is_some() || actor.has_next());
+            let room = actor.releasing.len() < env.lanes();
+            let runs = (waits && room).then(|| env.allowed_at(now, ActorId(index as u16)));
+            let drained = (actor.place == Place::Leaving)
+                .then(|| actor.leaving_since.map_or(now, |since| Nanos(since.0.saturating_add(env.drain_max_ns()))));
+            let Some(at) = [released, runs, drained].into_iter().flatten().min() else { continue };
             next = Some(next.map_or(at, |n| n.min(at)));
         }
         next
@@ -550,7 +559,7 @@ impl Domain {
                 if migrate::set_active(env.record(actor), word, self.side) {
                     env.adopted(actor, checkpoint.current.is_some());
                     env.at(Step::Active, Some(actor));
-                    state.arrive(&checkpoint);
+                    state.arrive(&checkpoint, self.now);
                 }
             }
             Ok(None) => {}
@@ -580,55 +589,57 @@ impl Domain {
         }
     }
 
-    /// One actor: ends a chunk that is due, and runs the next.
+    /// One actor: hands on what is over by the model, and runs the next chunk.
     fn advance(&mut self, now: Nanos, actor: ActorId, env: &mut impl Env) -> bool {
-        let index = usize::from(actor.0);
-        let mut progress = false;
-        if let Some(Current { running: Some((due, outcome)), .. }) = self.actors[index].current {
-            if due > now && !self.drained_enough(now, index, env) {
-                return false;
-            }
-            self.end_chunk(actor, outcome, env);
-            self.leave_at_border(actor, env);
-            progress = true;
-        }
-        if self.actors[index].place != Place::Owner || !self.take_next(actor, env) {
+        let mut progress = self.release(now, actor, env);
+        if self.actors[usize::from(actor.0)].place == Place::Leaving {
+            self.leave_at_border(now, actor, env);
             return progress;
         }
-        if env.allowed_at(now, actor) > now {
+        progress |= self.take_next(now, actor, env);
+        let state = &self.actors[usize::from(actor.0)];
+        if state.place != Place::Owner || state.current.is_none() || env.allowed_at(now, actor) > now {
             return progress;
         }
-        self.begin_chunk(now, actor, env);
+        self.run_chunk(now, actor, env);
         true
     }
 
-    fn drained_enough(&mut self, now: Nanos, index: usize, env: &impl Env) -> bool {
-        let state = &mut self.actors[index];
-        if state.place != Place::Leaving {
-            return false;
+    /// Hands on the requests that are over by the model, in order.
+    fn release(&mut self, now: Nanos, actor: ActorId, env: &mut impl Env) -> bool {
+        let index = usize::from(actor.0);
+        let mut any = false;
+        while let Some((_, request)) = self.actors[index].releasing.pop_front_if(|(due, _)| *due <= now) {
+            self.route(request, env);
+            any = true;
         }
-        let since = *state.leaving_since.get_or_insert(now);
-        now.0.saturating_sub(since.0) >= env.drain_max_ns()
+        any
     }
 
-    /// Makes sure that the actor has a request to work on.
-    fn take_next(&mut self, actor: ActorId, env: &mut impl Env) -> bool {
+    /// Sees to it that the actor has a request to work on, if one may begin.
+    fn take_next(&mut self, now: Nanos, actor: ActorId, env: &mut impl Env) -> bool {
         let index = usize::from(actor.0);
+        let mut any = false;
         // Requests that pass without being run leave the queue here; the queue is finite.
-        while self.actors[index].current.is_none() {
-            let Some(request) = self.actors[index].pop_next() else { return false };
-            let direction = request.descriptor.direction();
-            let partial = Partial { request, unit: 0, resume: false };
+        while self.actors[index].place == Place::Owner
+            && self.actors[index].current.is_none()
+            && self.actors[index].releasing.len() < env.lanes()
+        {
+            let Some(request) = self.actors[index].pop_next() else { return any };
+            any = true;
             if self.passes(&request, actor) {
-                self.leave_stage(actor, request, env);
+                self.leave_stage(now, actor, request, env);
             } else {
-                self.actors[index].current = Some(Current { partial, direction, running: None });
+                let partial = Partial { request, unit: 0, resume: false };
+                self.actors[index].current = Some(Current::new(partial, now));
             }
         }
-        true
+        any
     }
 
-    fn begin_chunk(&mut self, now: Nanos, actor: ActorId, env: &mut impl Env) {
+    /// Runs one chunk. The stage is computed now; when it is over is the model's matter: a unit's chunks come
+    /// one after the other, a request's units each on a lane of its own as far as the model has them.
+    fn run_chunk(&mut self, now: Nanos, actor: ActorId, env: &mut impl Env) {
         let state = &mut self.actors[usize::from(actor.0)];
         let Some(current) = &mut state.current else { return };
         let request = &current.partial.request;
@@ -654,19 +665,17 @@ impl Domain {
             Outcome::Done { bytes } | Outcome::Yielded { bytes } => bytes,
             Outcome::Failed(_) => 0,
         };
-        let due = env.charge(now, actor, current.direction, bytes);
+        let start = current.unit_due;
+        current.unit_due = env.charge(start, actor, current.direction, bytes);
+        current.due = current.due.max(current.unit_due);
         state.stats.bytes += u64::from(bytes);
-        state.stats.busy += due.0.saturating_sub(now.0);
-        current.running = Some((due, outcome));
-        if due <= now {
-            self.end_chunk(actor, outcome, env);
-        }
+        state.stats.busy += current.unit_due.0.saturating_sub(start.0);
+        self.end_chunk(now, actor, outcome, env);
     }
 
-    fn end_chunk(&mut self, actor: ActorId, outcome: Outcome, env: &mut impl Env) {
+    fn end_chunk(&mut self, now: Nanos, actor: ActorId, outcome: Outcome, env: &mut impl Env) {
         let state = &mut self.actors[usize::from(actor.0)];
         let Some(current) = &mut state.current else { return };
-        current.running = None;
         match outcome {
             Outcome::Yielded { .. } => {
                 current.partial.resume = true;
@@ -676,6 +685,7 @@ impl Domain {
                 state.stats.units += 1;
                 current.partial.unit += 1;
                 current.partial.resume = false;
+                current.unit_due = current.began;
                 if current.partial.unit < current.partial.request.descriptor.units {
                     return;
                 }
@@ -686,26 +696,38 @@ impl Domain {
                 env.note_failure(&current.partial.request);
             }
         }
-        let request = current.partial.request;
+        let (request, due) = (current.partial.request, current.due.max(now));
         state.current = None;
-        self.leave_stage(actor, request, env);
+        self.leave_stage(due, actor, request, env);
+        self.release(now, actor, env);
     }
 
-    fn leave_stage(&mut self, actor: ActorId, mut request: Request, env: &mut impl Env) {
+    /// A request is through a stage; it goes on when the model says, and never before one that was before it.
+    fn leave_stage(&mut self, due: Nanos, actor: ActorId, mut request: Request, env: &mut impl Env) {
+        let state = &mut self.actors[usize::from(actor.0)];
         if request.descriptor.direction() == Direction::Forward {
-            self.actors[usize::from(actor.0)].gates[usize::from(request.stream.0)] = request.sequence;
+            state.gates[usize::from(request.stream.0)] = request.sequence;
         }
         request.visited += 1;
-        self.route(request, env);
+        let due = state.releasing.back().map_or(due, |(before, _)| due.max(*before));
+        state.releasing.push_back((due, request));
     }
 
-    /// If the actor is to leave and no chunk of it runs: the checkpoint, `Ready`, the doorbell.
-    fn leave_at_border(&mut self, actor: ActorId, env: &mut impl Env) {
+    /// If the actor is to leave and all that it did is handed on: the checkpoint, `Ready`, the doorbell. What
+    /// the model still keeps after `drain_max_ns` is handed on all the same.
+    fn leave_at_border(&mut self, now: Nanos, actor: ActorId, env: &mut impl Env) {
         let state = &mut self.actors[usize::from(actor.0)];
-        let running = matches!(state.current, Some(Current { running: Some(_), .. }));
-        if state.place != Place::Leaving || running {
+        if state.place != Place::Leaving {
             return;
         }
+        let since = *state.leaving_since.get_or_insert(now);
+        if !state.releasing.is_empty() {
+            if now.0.saturating_sub(since.0) < env.drain_max_ns() {
+                return;
+            }
+            self.release(Nanos(u64::MAX), actor, env);
+        }
+        let state = &mut self.actors[usize::from(actor.0)];
         env.at(Step::Drained, Some(actor));
         let globals = env.export(actor);
         let mut checkpoint =
@@ -724,12 +746,20 @@ impl Domain {
     }
 }
 
+impl Current {
+    fn new(partial: Partial, now: Nanos) -> Current {
+        let direction = partial.request.descriptor.direction();
+        Current { partial, direction, began: now, unit_due: now, due: now }
+    }
+}
+
 impl Actor {
     fn new(owned: bool, gates: &[u64; STREAMS_MAX]) -> Actor {
         Actor {
             place: if owned { Place::Owner } else { Place::Away },
             queue: VecDeque::new(),
             current: None,
+            releasing: VecDeque::new(),
             gates: *gates,
             globals_sent: [0; GLOBALS_MAX],
             leaving_since: None,
@@ -738,16 +768,13 @@ impl Actor {
         }
     }
 
-    fn arrive(&mut self, checkpoint: &Checkpoint) {
+    fn arrive(&mut self, checkpoint: &Checkpoint, now: Nanos) {
         self.place = Place::Owner;
         self.gates = checkpoint.gates;
         self.fresh = true;
         self.stats.arrivals += 1;
-        self.current = checkpoint.current.map(|partial| Current {
-            partial,
-            direction: partial.request.descriptor.direction(),
-            running: None,
-        });
+        // The model begins anew with what is left of the request: what was charged was charged at the source.
+        self.current = checkpoint.current.map(|partial| Current::new(partial, now));
     }
 
     fn takes(&self, request: &Request) -> bool {

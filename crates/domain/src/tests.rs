@@ -72,6 +72,7 @@ struct Shared {
     rng: Rng,
     served_by: Vec<Option<Side>>,
     flaws: Flaws,
+    lanes: usize,
 }
 
 /// Planted defects, to show that the checks can fail.
@@ -136,6 +137,10 @@ impl Env for TestEnv<'_> {
             Side::Host => now,
             Side::Device => Nanos(now.0 + self.shared.rng.below(40)),
         }
+    }
+
+    fn lanes(&self) -> usize {
+        1 + self.shared.lanes % 4
     }
 
     fn drain_max_ns(&self) -> u64 {
@@ -217,6 +222,7 @@ impl Bench {
             served_by: vec![None; usize::from(stages)],
             rng,
             flaws: Flaws::default(),
+            lanes: seed as usize,
         };
         let domain = |side| Domain::new(side, plan(stages), &owners, &[0; STREAMS_MAX]);
         Bench {
