@@ -628,7 +628,7 @@ impl Domain {
             let Some(request) = self.actors[index].pop_next() else { return any };
             any = true;
             if self.passes(&request, actor) {
-                self.leave_stage(now, actor, request, env);
+                self.leave_stage(now, actor, request);
             } else {
                 let partial = Partial { request, unit: 0, resume: false };
                 self.actors[index].current = Some(Current::new(partial, now));
@@ -698,12 +698,12 @@ impl Domain {
         }
         let (request, due) = (current.partial.request, current.due.max(now));
         state.current = None;
-        self.leave_stage(due, actor, request, env);
+        self.leave_stage(due, actor, request);
         self.release(now, actor, env);
     }
 
     /// A request is through a stage; it goes on when the model says, and never before one that was before it.
-    fn leave_stage(&mut self, due: Nanos, actor: ActorId, mut request: Request, env: &mut impl Env) {
+    fn leave_stage(&mut self, due: Nanos, actor: ActorId, mut request: Request) {
         let state = &mut self.actors[usize::from(actor.0)];
         if request.descriptor.direction() == Direction::Forward {
             state.gates[usize::from(request.stream.0)] = request.sequence;
