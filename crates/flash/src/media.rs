@@ -37,14 +37,14 @@ pub enum MediaOpKind {
         /// The page's content; `None` when the FTL keeps no data.
         data: Option<Box<[u8]>>,
     },
-    /// Erase one superblock. What it held is dead; afterwards it may read as anything.
+    /// Erase one superblock. What it held is dead; afterwards it reads as all zeroes or all ones.
     Erase {
         /// First byte, a multiple of the superblock size.
         address: u64,
         /// The superblock size.
         bytes: u64,
     },
-    /// Make every program that was answered before this was issued survive a loss of power.
+    /// Make every program and erase that was answered before this was issued survive a loss of power.
     Sync,
 }
 

@@ -488,9 +488,9 @@ fn run(seed: u64, bug: Option<Bug>) -> Result<Marks, String> {
     outcome.map(|()| world.marks).map_err(|error| format!("seed {seed}: {error}"))
 }
 
-fn run_all(seeds: u64) -> Marks {
+fn run_all(seeds: std::ops::RangeInclusive<u64>) -> Marks {
     let mut total = Marks::default();
-    for seed in 0..seeds {
+    for seed in seeds {
         total.add(&run(seed, None).unwrap());
     }
     println!("{total:?}");
@@ -499,7 +499,7 @@ fn run_all(seeds: u64) -> Marks {
 
 #[test]
 fn whatever_a_crash_leaves_every_block_reads_as_a_version_that_it_may() {
-    let total = run_all(SEEDS);
+    let total = run_all(0..=SEEDS - 1);
     // The rare paths were met, often.
     for (name, met, least) in [
         ("torn", total.torn, SEEDS),
@@ -517,10 +517,13 @@ fn whatever_a_crash_leaves_every_block_reads_as_a_version_that_it_may() {
     }
 }
 
+/// Any seeds: `OSIER_SEED_FIRST=7 OSIER_SEED_LAST=7 cargo test -p osier-flash -- --ignored crash_seeds`
+/// replays one that failed.
 #[test]
-#[ignore = "minutes long; run it after a change of the write path, of collection or of recovery"]
-fn whatever_a_crash_leaves_long() {
-    run_all(SEEDS_LONG);
+#[ignore = "takes the seeds from the environment, or minutes"]
+fn crash_seeds() {
+    let bound = |name, or: u64| std::env::var(name).map_or(or, |seed| seed.parse().unwrap());
+    run_all(bound("OSIER_SEED_FIRST", 0)..=bound("OSIER_SEED_LAST", SEEDS_LONG - 1));
 }
 
 /// A full device is cut off each time that collection has taken the last free superblock and has copied
@@ -635,12 +638,4 @@ fn every_planted_bug_is_found() {
     for (bug, how) in found {
         assert!(how.is_some(), "{bug:?} was not found");
     }
-}
-
-/// Replays one seed: `SEED=7 cargo test -p osier-flash replay -- --ignored`.
-#[test]
-#[ignore = "replays the seed in the environment variable SEED"]
-fn replay() {
-    let seed = std::env::var("SEED").unwrap().parse().unwrap();
-    println!("{:?}", run(seed, None).unwrap());
 }
