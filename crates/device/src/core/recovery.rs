@@ -21,6 +21,8 @@ const LOST_SEQUENCES: u64 = 1 << 32;
 pub enum BufferState {
     /// It was read; see the report.
     Kept(BufferReport),
+    /// It and the media were as they come: all zeroes and blank. An empty log was made.
+    New,
     /// It was not power-fail protected and is gone, as after a power cut: writes that were completed
     /// and not flushed are lost, as promised. An empty log was made.
     Lost,
@@ -51,22 +53,8 @@ impl<B: Bytes> Device<B> {
     ) -> Result<(Device<B>, RecoveryReport), DeviceError> {
         let ftl_params = profile.ftl_params(params.with_data, params.thin);
         let (ftl, flash) = Ftl::recover(params.geometry, profile.timing, ftl_params, params.logical_blocks, read)?;
-        let newest = flash.sequence_max;
-        let protected = profile.persistence.pmr_persistent;
-        let (mut log, state) = match WriteBuffer::recover(buffer) {
-            Ok((log, report)) if log.records().next().is_none() || log.next_sequence() > newest => {
-                (log, BufferState::Kept(report))
-            }
-            Ok((log, _)) if protected => {
-                return Err(DeviceError::BufferBehindMedia { buffer: log.next_sequence(), flash: newest });
-            }
-            Ok((log, _)) => (reformat(log.into_bytes(), &params, newest)?, BufferState::Lost),
-            Err((BufferError::NotALog | BufferError::TailLost, bytes)) if !protected => {
-                (reformat(bytes, &params, newest)?, BufferState::Lost)
-            }
-            Err((error, _)) => return Err(error.into()),
-        };
-        log.raise_sequence(newest + 1);
+        let (mut log, state) = open_buffer(profile, &params, buffer, &flash)?;
+        log.raise_sequence(flash.sequence_max + 1);
         let mut device = Device::assemble(profile, params, log, ftl);
         device.adopt_records()?;
         Ok((device, RecoveryReport { buffer: state, flash }))
@@ -113,6 +101,39 @@ impl<B: Bytes> Device<B> {
         self.counters.completed = self.counters.visible;
         Ok(())
     }
+}
+
+/// The log in `buffer`, or an empty one where there is none and none was promised.
+fn open_buffer<B: Bytes>(
+    profile: &Profile,
+    params: &DeviceParams,
+    buffer: B,
+    flash: &osier_flash::RecoveryReport,
+) -> Result<(WriteBuffer<B>, BufferState), DeviceError> {
+    let newest = flash.sequence_max;
+    let protected = profile.persistence.pmr_persistent;
+    // Nothing was ever written here, so no promise was ever made.
+    if flash.superblocks_written + flash.superblocks_headless == 0 && begins_with_zeroes(&buffer) {
+        return Ok((reformat(buffer, params, newest)?, BufferState::New));
+    }
+    match WriteBuffer::recover(buffer) {
+        Ok((log, report)) if log.records().next().is_none() || log.next_sequence() > newest => {
+            Ok((log, BufferState::Kept(report)))
+        }
+        Ok((log, _)) if protected => Err(DeviceError::BufferBehindMedia { buffer: log.next_sequence(), flash: newest }),
+        Ok((log, _)) => Ok((reformat(log.into_bytes(), params, newest)?, BufferState::Lost)),
+        Err((BufferError::NotALog | BufferError::TailLost, bytes)) if !protected => {
+            Ok((reformat(bytes, params, newest)?, BufferState::Lost))
+        }
+        Err((error, _)) => Err(error.into()),
+    }
+}
+
+fn begins_with_zeroes(bytes: &impl Bytes) -> bool {
+    let mut header = [0; 64];
+    let length = bytes.len().min(64) as usize;
+    bytes.read(0, &mut header[..length]);
+    header.iter().all(|byte| *byte == 0)
 }
 
 /// An empty log in place of one that a power cut took. Another salt keeps what is left of the old

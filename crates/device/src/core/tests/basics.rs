@@ -1,7 +1,7 @@
 //! One promise of the device at a time.
 
 use super::super::*;
-use super::bench::{Bench, Draw, params, small_profile};
+use super::bench::{Bench, Draw, Media, Remains, params, small_profile};
 
 const BUFFER_BYTES: usize = 300 << 10;
 
@@ -314,6 +314,32 @@ fn a_buffer_that_does_not_fit_the_media_is_refused() {
     let smaller = DeviceParams { logical_blocks: 15, ..params };
     let error = Bench::recover(&profile, smaller, remains).map(|_| ()).expect_err("too few blocks");
     assert!(error.to_string().contains("nothing was changed"), "{error}");
+}
+
+#[test]
+fn a_device_that_was_never_used_starts_empty_and_a_used_one_without_its_buffer_does_not() {
+    for protected in [false, true] {
+        let profile = small_profile(protected);
+        let params = params(&profile, 200);
+        let fresh = Remains { buffer: vec![0; BUFFER_BYTES], media: Media::new(profile.geometry.media_bytes()) };
+        let (mut bench, report) = Bench::recover(&profile, params, fresh).expect("starts");
+        assert_eq!(report.buffer, BufferState::New);
+        submit(&mut bench, 1, WriteMeta::default(), &unit(7, 1, 3_000, 5));
+        bench.settle();
+        let mut remains = bench.kill(&mut Draw::new(1));
+        remains.buffer.fill(0);
+        match Bench::recover(&profile, params, remains) {
+            Ok((mut bench, report)) => {
+                assert!(!protected);
+                assert_eq!(report.buffer, BufferState::Lost);
+                assert_eq!(shape(&read(&mut bench, 7, 1)), [(0, 1, Some((5, 0)))], "what was drained is there");
+            }
+            Err(error) => {
+                assert!(protected, "{error}");
+                assert_eq!(error, DeviceError::Buffer(BufferError::NotALog));
+            }
+        }
+    }
 }
 
 #[test]

@@ -191,9 +191,11 @@ impl World {
         let meta = self.meta();
         let count = 1 + self.draw.below(self.habits.units_max);
         let first = self.units.len();
-        let mut runs = Vec::new();
+        let (mut runs, mut left) = (Vec::new(), self.bench.device.log.request_bytes_max());
         for number in 0..count {
             let unit = self.unit();
+            let Some(rest) = left.checked_sub(record_bytes(unit.meta.stored_bytes)) else { break };
+            left = rest;
             runs.push((unit.meta.slba.0, u64::from(unit.meta.blocks), Some((first as u64 + number) as u32)));
             self.units.push(unit);
         }
