@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
-export PATH := $(HOME)/.cargo/bin:$(PATH)
+export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 
 # Words for the command that runs: make run ARGS="--seconds 10", make bench FILTER=rings
 ARGS ?=

@@ -279,3 +279,50 @@ fn a_full_disk_is_code_7_and_leaves_nothing() {
     assert_eq!(output.status.code(), Some(7), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(left, 0);
 }
+
+/// Needs no privilege, unlike a small file system. The shell ignores the signal that goes with the limit, and
+/// so does what it starts.
+#[test]
+fn a_file_size_limit_is_code_7_and_leaves_nothing() {
+    let home = Home::new();
+    fs::create_dir(home.home()).unwrap();
+    let script = "trap '' XFSZ; ulimit -f 2048; exec \"$0\" \"$@\"";
+    let args = ["-c", script, env!("CARGO_BIN_EXE_osier"), "device", "create", "a"];
+    let sizes = ["--capacity", "64MiB", "--pmr", "16MiB", "--media", "none"];
+    let output = Command::new("/bin/sh").args(args).args(sizes).env("OSIER_HOME", home.home()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(7), "{text}");
+    assert!(text.contains("free some space"), "{text}");
+    assert_eq!(fs::read_dir(home.home()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_creation_killed_anywhere_leaves_a_sound_device_or_none() {
+    const KILLS: u64 = 24;
+    let home = Home::new();
+    let args = ["device", "create", "a", "--capacity", "64MiB", "--pmr", "4MiB"];
+    let start = std::time::Instant::now();
+    home.expect(0, &args);
+    home.expect(0, &["device", "rm", "a"]);
+    let whole = start.elapsed();
+    let mut made = 0;
+    for kill in 0..KILLS {
+        let mut child = home.command(&args).stderr(std::process::Stdio::null()).spawn().unwrap();
+        std::thread::sleep(whole * u32::try_from(kill).unwrap() / u32::try_from(KILLS).unwrap());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        if home.home().join("a").exists() {
+            made += 1;
+            home.expect(0, &["device", "check", "a"]);
+            home.expect(0, &["device", "rm", "a"]);
+        } else {
+            home.expect(8, &["device", "show", "a"]);
+        }
+    }
+    // The next creation sweeps what the killed ones left.
+    home.expect(0, &args);
+    home.expect(0, &["device", "check", "a"]);
+    let names: Vec<_> = fs::read_dir(home.home()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["a"]);
+    assert!(made < KILLS, "no kill came early enough to test anything");
+}

@@ -1,8 +1,7 @@
 //! The making of an image: whole or not at all.
 //!
 //! Everything is written and synced in a directory of a temporary name, which then takes the image's name
-//! in one step. A failure removes that directory; a kill leaves it, owned by nobody, and the next
-//! [`Image::create`] in the same place removes it.
+//! in one step. A failure removes that directory; a kill leaves it to the next sweep (`leftover`).
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -15,8 +14,9 @@ use rustix::fs::{CWD, RenameFlags};
 use crate::clock;
 use crate::error::{ImageError, io_error};
 use crate::image::{Image, ProfileCheck};
-use crate::layout::{CREATING_PREFIX, Layout};
-use crate::lock::{LockState, OwnerLock, probe};
+use crate::layout::Layout;
+use crate::leftover;
+use crate::lock::OwnerLock;
 use crate::media::{BlockMedia, Media};
 use crate::superblock::{
     Incarnation, MEDIA_PATH_BYTES_MAX, MediaKind, PROFILE_NAME_BYTES_MAX, SUPERBLOCK_BYTES, Superblock,
@@ -84,7 +84,7 @@ impl Image {
     ) -> Result<Superblock, ImageError> {
         let superblock = plan(path, options, check_profile)?;
         let parent = parent_of(path);
-        sweep(parent);
+        leftover::sweep(parent);
         if fs::symlink_metadata(path).is_ok() {
             return Err(ImageError::Exists { path: path.to_owned() });
         }
@@ -171,14 +171,14 @@ fn take_block_device(path: &Path, device: &Path, overwrite: bool, bytes: u64) ->
 /// The directory in which an image is being made. Dropping it removes it, unless it was published.
 struct Temporary {
     layout: Layout,
-    /// Held while the image is made, so that another creation does not take the directory for a leftover.
+    /// Held while the image is made, so that no sweep takes the directory for a leftover.
     lock: Option<OwnerLock>,
     published: bool,
 }
 
 impl Temporary {
     fn make(parent: &Path, path: &Path, superblock: &Superblock) -> Result<Self, ImageError> {
-        let root = parent.join(format!("{CREATING_PREFIX}{}", superblock.uuid));
+        let root = leftover::creating(parent, &superblock.uuid.to_string());
         DirBuilder::new().mode(0o700).create(&root).map_err(io_error("making the device image", path))?;
         let layout = Layout::new(&root);
         let mut made = Self { layout, lock: None, published: false };
@@ -224,7 +224,7 @@ impl Temporary {
             Err(errno) => return Err(io_error("naming the device image", path)(errno.into())),
         }
         self.published = true;
-        // Only now: a directory of a temporary name whose lock is free counts as a leftover.
+        // Only now: a directory of a temporary name whose lock is free may count as a leftover.
         self.lock = None;
         Ok(())
     }
@@ -235,23 +235,6 @@ impl Drop for Temporary {
         if !self.published {
             // The error that led here is the one to report; what stays is swept by the next creation.
             let _ = fs::remove_dir_all(self.layout.root());
-        }
-    }
-}
-
-/// Removes what creations that were killed left in `parent`. One that is under way holds its lock; one
-/// that has no lock file yet is left for the next time.
-fn sweep(parent: &Path) {
-    let Ok(entries) = fs::read_dir(parent) else {
-        return;
-    };
-    for entry in entries.flatten() {
-        if entry.file_name().to_string_lossy().starts_with(CREATING_PREFIX) {
-            let lock = Layout::new(&entry.path()).lock();
-            if matches!(probe(&lock), Ok(LockState::FreeAfterKill(_))) {
-                // A leftover that cannot be removed is in nobody's way.
-                let _ = fs::remove_dir_all(entry.path());
-            }
         }
     }
 }

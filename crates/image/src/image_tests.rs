@@ -128,16 +128,27 @@ fn impossible_options_are_refused_before_anything_is_written() {
 #[test]
 fn what_a_killed_creation_left_is_swept_and_one_under_way_is_not() {
     let home = Home::new();
-    let left = home.path(".osier-creating-dead");
-    fs::create_dir(&left).unwrap();
-    let gone = "pid = 4294967295\nstart_ticks = 1\nprogram = \"osier\"\nsince_unix_seconds = 1\n";
-    fs::write(left.join("lock"), gone).unwrap();
-    let under_way = home.path(".osier-creating-live");
-    fs::create_dir(&under_way).unwrap();
-    let _lock = OwnerLock::acquire(&under_way, &under_way.join("lock")).unwrap();
+    let make = |name: &str, files: &[&str]| {
+        let path = home.path(name);
+        fs::create_dir(&path).unwrap();
+        files.iter().for_each(|file| fs::write(path.join(file), "").unwrap());
+        path
+    };
+    let dead = [
+        make(".osier-creating-4294967295-1-a", &[]),
+        make(".osier-creating-4294967295-1-b", &["lock"]),
+        make(".osier-creating-4294967295-1-c", &["lock", "media"]),
+        make(".osier-removing-4294967295-1-d", &["media"]),
+    ];
+    let held = make(".osier-creating-4294967295-1-e", &[]);
+    let _lock = OwnerLock::acquire(&held, &held.join("lock")).unwrap();
+    let young = crate::leftover::creating(home.dir.path(), "f");
+    fs::create_dir(&young).unwrap();
+    let foreign = [make(".osier-creating-mine", &["thesis"]), make(".osierx", &[])];
+    assert!(list(home.dir.path()).unwrap().is_empty(), "what is under way is not listed");
     Image::create(&home.path("a"), &options(), CHECK).unwrap();
-    assert!(!left.exists() && under_way.exists());
-    assert_eq!(list(home.dir.path()).unwrap().len(), 1, "leftovers are not listed");
+    assert!(dead.iter().all(|path| !path.exists()), "{:?}", home.names());
+    assert!([held, young].iter().chain(&foreign).all(|path| path.exists()), "{:?}", home.names());
 }
 
 #[test]

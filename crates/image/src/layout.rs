@@ -2,10 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-/// How a directory is named while an image is being made in it.
-pub(crate) const CREATING_PREFIX: &str = ".osier-creating-";
-/// How an image is named while it is being removed.
-pub(crate) const REMOVING_PREFIX: &str = ".osier-removing-";
 /// The longest name of an image, in bytes.
 const NAME_BYTES_MAX: usize = 64;
 

@@ -18,6 +18,7 @@ mod create;
 mod error;
 mod image;
 mod layout;
+mod leftover;
 mod lock;
 mod media;
 mod remove;

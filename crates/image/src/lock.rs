@@ -59,7 +59,7 @@ impl OwnerRecord {
     /// Whether the process that wrote this record is still there.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        start_ticks(self.pid) == Some(self.start_ticks)
+        is_process_alive(self.pid, self.start_ticks)
     }
 }
 
@@ -235,9 +235,14 @@ fn write_record(file: &mut File, record: &OwnerRecord) -> io::Result<()> {
     file.write_all(text.as_bytes())
 }
 
+/// Whether the process is there that had this pid and started then.
+pub(crate) fn is_process_alive(pid: u32, ticks: u64) -> bool {
+    start_ticks(pid) == Some(ticks)
+}
+
 /// Field 22 of `/proc/PID/stat` (proc_pid_stat(5)), counted after the command's closing parenthesis
 /// because a command's name may itself hold spaces and parentheses.
-fn start_ticks(pid: u32) -> Option<u64> {
+pub(crate) fn start_ticks(pid: u32) -> Option<u64> {
     const FIELD_AFTER_COMMAND: usize = 22 - 3;
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, after) = text.rsplit_once(')')?;

@@ -7,7 +7,8 @@ use std::path::Path;
 use crate::create::parent_of;
 use crate::error::{ImageError, io_error};
 use crate::image::{read_superblock_bytes, sync_directory};
-use crate::layout::{DIRECTORIES, FILES, Layout, REMOVING_PREFIX};
+use crate::layout::{DIRECTORIES, FILES, Layout};
+use crate::leftover;
 use crate::lock::OwnerLock;
 use crate::superblock::has_magic;
 
@@ -33,7 +34,8 @@ pub fn remove(path: &Path) -> Result<(), ImageError> {
     // Out of sight in one step, so that a kill never leaves half an image under its name.
     let name = root.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let parent = parent_of(&root);
-    let doomed = parent.join(format!("{REMOVING_PREFIX}{name}-{}", std::process::id()));
+    leftover::sweep(parent);
+    let doomed = leftover::removing(parent, &name);
     fs::rename(&root, &doomed).map_err(io_error("removing", &root))?;
     sync_directory(parent)?;
     fs::remove_dir_all(&doomed).map_err(io_error("removing", &doomed))?;
