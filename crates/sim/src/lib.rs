@@ -3,6 +3,9 @@
 //! [`thermal`] runs sustained writes on the device core under a placement policy and shows throughput
 //! and temperature over time (WIO, arXiv 2604.02442, Figure 1).
 //!
+//! [`torture`] runs both domains on the device core under moves, deaths and power cuts, and checks
+//! every answer.
+//!
 //! Invariants: nothing here reads a clock, a file or the environment; a run depends on its
 //! parameters and its seed alone, and the same ones give the same bytes.
 
@@ -12,6 +15,7 @@ mod host;
 mod queue;
 mod rng;
 pub mod thermal;
+pub mod torture;
 
 /// Time, as the device counts it.
 pub use osier_flash::Nanos;
