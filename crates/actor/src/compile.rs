@@ -18,7 +18,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use wasmtime::{Config, Engine, Module};
+use wasmtime::{Config, Engine, Module, OperatorCost};
 
 use crate::memory::{Creator, GUARD_BYTES, RESERVATION_BYTES};
 use crate::module::{Digest, unique, write_whole};
@@ -208,6 +208,8 @@ fn config(flavour: Flavour) -> Config {
         .wasm_relaxed_simd(false)
         .wasm_tail_call(false)
         .consume_fuel(flavour == Flavour::Untrusted);
+    // It leaves the guest for the host, only to be told no.
+    config.operator_cost(OperatorCost { MemoryGrow: u8::MAX, ..OperatorCost::new() });
     config
 }
 

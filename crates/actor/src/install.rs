@@ -41,6 +41,9 @@ const EXPORTS: [(&str, &[ValType], &[ValType]); 5] = [
     ("osier_init", &[], &[I32]),
 ];
 
+/// The most entries of a module's tables: they lie in this process's own memory.
+const TABLE_ENTRIES_MAX: u64 = 4096;
+
 /// Why a module is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("module {module} is refused: {reason}")]
@@ -121,6 +124,11 @@ pub enum Reason {
         /// What is needed, in KiB.
         needed_kib: u64,
     },
+    /// Large tables.
+    #[error(
+        "its tables begin with {0} entries in all, at most {TABLE_ENTRIES_MAX} are possible; call functions directly"
+    )]
+    Tables(u64),
     /// A mutable global that a migration could not carry.
     #[error("its mutable global {0} is not exported, so it could not move; link it with --export=__stack_pointer")]
     HiddenGlobal(u32),
@@ -223,6 +231,7 @@ struct Reader {
     globals: Vec<GlobalType>,
     memories: Vec<MemoryType>,
     imported_memory: bool,
+    table_entries: u64,
     exports: Vec<(String, ExternalKind, u32)>,
     facts: Facts,
 }
@@ -294,6 +303,11 @@ impl Reader {
                     self.memories.push(memory?);
                 }
             }
+            Payload::TableSection(tables) => {
+                for table in tables {
+                    self.table_entries = self.table_entries.saturating_add(table?.ty.initial);
+                }
+            }
             Payload::GlobalSection(globals) => {
                 for global in globals {
                     self.globals.push(global?.ty);
@@ -343,6 +357,9 @@ impl Reader {
     }
 
     fn finish(mut self, memory_kib_max: u32) -> Result<Facts, Reason> {
+        if self.table_entries > TABLE_ENTRIES_MAX {
+            return Err(Reason::Tables(self.table_entries));
+        }
         self.check_memory(memory_kib_max)?;
         self.check_exports()?;
         self.check_globals()?;
@@ -461,3 +478,6 @@ fn check_body(body: &FunctionBody<'_>) -> Result<(), Reason> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

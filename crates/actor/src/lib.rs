@@ -17,6 +17,7 @@ pub mod install;
 pub mod intrinsics;
 pub mod memory;
 pub mod module;
+pub mod native;
 pub mod pipeline;
 pub mod prepare;
 pub mod runner;

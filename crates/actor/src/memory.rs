@@ -220,3 +220,6 @@ fn allow_access(base: NonNull<u8>, bytes: usize) -> io::Result<()> {
     let result = unsafe { libc::mprotect(base.as_ptr().cast(), bytes, libc::PROT_READ | libc::PROT_WRITE) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
+
+#[cfg(test)]
+mod tests;

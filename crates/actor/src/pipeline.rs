@@ -729,6 +729,17 @@ pub struct ActorDef {
 }
 
 impl ActorDef {
+    /// The name of the shared object that holds its memory. It depends on tag and position alone, so that it is
+    /// found again after the pipelines changed and the actors were numbered anew.
+    pub fn memory_name(&self) -> String {
+        format!("actor.{:06x}.{}.memory", self.tag.0, self.position)
+    }
+
+    /// The name of the shared object that holds its shared state.
+    pub fn state_name(&self) -> String {
+        format!("actor.{:06x}.{}.state", self.tag.0, self.position)
+    }
+
     /// What logs and listings call it: `text/0:lz4`.
     pub fn label(&self) -> String {
         format!("{}/{}:{}", self.pipeline, self.position, self.stage.name)
@@ -795,3 +806,6 @@ impl Pipelines {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

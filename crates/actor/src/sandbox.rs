@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use osier_domain::arena::Unit;
 use osier_domain::migrate::GLOBALS_MAX;
 use osier_domain::{Call, Direction};
-use wasmtime::{Caller, Global, Instance, Linker, Memory, Store, Trap, TypedFunc, Val};
+use wasmtime::{Caller, Global, Instance, Linker, Memory, ResourceLimiter, Store, Trap, TypedFunc, Val};
 
 use crate::abi::{ABI_VERSION, IMPORT_MODULE, LOG_BYTES_MAX, STATE_BYTES_MAX, code};
 use crate::arena::Arena;
@@ -27,14 +27,28 @@ use crate::memory::PlaceError;
 use crate::segment::Segment;
 use crate::state::StateRing;
 
-/// Fuel of a call besides what its bytes bring; also of `osier_init`.
-const FUEL_BASE: u64 = 2_000_000;
-/// Fuel for each byte of input of a call.
-const FUEL_PER_BYTE: u64 = 1_000;
+/// Fuel of instantiation and `osier_init`, some ten milliseconds.
+const FUEL_INIT: u64 = 20_000_000;
+/// Fuel of a call besides what its bytes bring, some half a millisecond.
+const FUEL_BASE: u64 = 1_000_000;
+/// Fuel for each byte of input of a call: about as many instructions.
+const FUEL_PER_BYTE: u64 = 256;
+/// Fuel of the imports, in instructions that take about as long: a fixed part, and shares of a byte in quarters.
+mod cost {
+    pub(super) const UNIT_INFO: u64 = 10;
+    pub(super) const SMALL: u64 = 50;
+    pub(super) const STATE: u64 = 1_000;
+    pub(super) const LOG: u64 = 5_000;
+    pub(super) const QUARTERS_SCAN: u64 = 1;
+    pub(super) const QUARTERS_AEAD: u64 = 12;
+    pub(super) const QUARTERS_COMPRESS: u64 = 24;
+    pub(super) const QUARTERS_DECOMPRESS: u64 = 8;
+}
+
 /// Messages that one actor may log in a second.
 const LOGS_A_SECOND: u32 = 64;
 /// The latest messages that are kept for refusals and listings.
-const LOGS_KEPT: usize = 32;
+const LOGS_KEPT: usize = 64;
 
 type Transform = TypedFunc<(i32, i32, i32, i32, i32), i64>;
 
@@ -111,6 +125,23 @@ struct Context {
     unit: Option<(Call, Unit)>,
     scratch: Vec<u8>,
     logs: Logs,
+    /// Imports cost fuel.
+    metered: bool,
+    /// The host itself grows the memory.
+    growing: bool,
+}
+
+/// Whatever a guest asks for, its memory does not grow; only the host adds to it, once.
+impl ResourceLimiter for Context {
+    fn memory_growing(&mut self, current: usize, _: usize, _: Option<usize>) -> wasmtime::Result<bool> {
+        let made = current == 0 && self.bytes == 0;
+        Ok(made || self.growing)
+    }
+
+    fn table_growing(&mut self, current: usize, _: usize, _: Option<usize>) -> wasmtime::Result<bool> {
+        // The install check bounds the tables that a module begins with.
+        Ok(current == 0)
+    }
 }
 
 // SAFETY: the base is the address of a memory that the same store owns, so they move between threads together.
@@ -120,9 +151,16 @@ unsafe impl Send for Context {}
 #[derive(Debug, Default)]
 struct Logs {
     lines: VecDeque<(u32, String)>,
-    window: Option<Instant>,
-    in_window: u32,
+    /// Begin of the present second and messages in it: the guest's own, and the host's about it, so that a guest
+    /// that floods its log does not hide what is said about it.
+    windows: [(Option<Instant>, u32); 2],
     dropped: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Speaker {
+    Guest = 0,
+    Host = 1,
 }
 
 /// One instance.
@@ -164,10 +202,13 @@ impl Sandbox {
             unit: None,
             scratch: Vec::new(),
             logs: Logs::default(),
+            metered: code.flavour == Flavour::Untrusted,
+            growing: false,
         };
         let mut store = Store::new(engine, context);
+        store.limiter(|context| context);
         if code.flavour == Flavour::Untrusted {
-            store.set_fuel(FUEL_BASE).map_err(failed)?;
+            store.set_fuel(FUEL_INIT).map_err(failed)?;
         }
         let instance = linker(engine).and_then(|l| l.instantiate(&mut store, &code.module)).map_err(failed)?;
         let missing = || failed(wasmtime::Error::msg("an export that was checked is not there"));
@@ -204,7 +245,6 @@ impl Sandbox {
         }
         if facts.init {
             let init = instance.get_typed_func::<(), i32>(&mut self.store, "osier_init").map_err(failed)?;
-            self.refuel(0);
             let answer = init.call(&mut self.store, ()).map_err(failed)?;
             if answer != 0 {
                 let logs = &self.store.data().logs.lines;
@@ -231,7 +271,9 @@ impl Sandbox {
         state: Option<StateRing>,
         populate: bool,
     ) -> Result<(), SandboxError> {
+        self.store.data_mut().growing = true;
         let placed = engines.creator(self.flavour).attach(&mut self.store, &self.memory, pieces, populate);
+        self.store.data_mut().growing = false;
         let actor = self.store.data().setting.label.clone();
         placed.map_err(|error| SandboxError::Place { actor, error })?;
         self.store.data_mut().state = state;
@@ -248,20 +290,16 @@ impl Sandbox {
 
     fn refuel(&mut self, bytes: u32) {
         if self.flavour == Flavour::Untrusted {
-            let fuel = FUEL_BASE + u64::from(bytes) * FUEL_PER_BYTE;
-            let set = self.store.set_fuel(fuel);
+            let set = self.store.set_fuel(fuel(bytes));
             assert!(set.is_ok(), "the untrusted engine counts fuel");
         }
     }
 
-    /// Fuel that the last call used.
+    /// Fuel that the last call, which was given fuel for `bytes`, used; 0 for a trusted actor.
     pub fn fuel_used(&self, bytes: u32) -> u64 {
         match self.flavour {
             Flavour::Trusted => 0,
-            Flavour::Untrusted => {
-                let left = self.store.get_fuel().unwrap_or(0);
-                (FUEL_BASE + u64::from(bytes) * FUEL_PER_BYTE).saturating_sub(left)
-            }
+            Flavour::Untrusted => fuel(bytes).saturating_sub(self.store.get_fuel().unwrap_or(0)),
         }
     }
 
@@ -392,8 +430,12 @@ impl Sandbox {
 
     /// Notes a message about the actor among its own.
     pub fn note(&mut self, text: String) {
-        self.store.data_mut().log(0, text);
+        self.store.data_mut().log(Speaker::Host, 0, text);
     }
+}
+
+fn fuel(bytes: u32) -> u64 {
+    FUEL_BASE + u64::from(bytes) * FUEL_PER_BYTE
 }
 
 /// Where a call's input and output lie in the actor's memory.
@@ -476,15 +518,14 @@ impl Context {
         Ok(Both { input, output, scratch: &mut self.scratch })
     }
 
-    fn log(&mut self, level: u32, text: String) {
+    fn log(&mut self, speaker: Speaker, level: u32, text: String) {
         let now = Instant::now();
-        let fresh = self.logs.window.is_none_or(|begin| now.duration_since(begin) >= Duration::from_secs(1));
-        if fresh {
-            self.logs.window = Some(now);
-            self.logs.in_window = 0;
+        let (window, count) = &mut self.logs.windows[speaker as usize];
+        if window.is_none_or(|begin| now.duration_since(begin) >= Duration::from_secs(1)) {
+            (*window, *count) = (Some(now), 0);
         }
-        self.logs.in_window += 1;
-        if self.logs.in_window > LOGS_A_SECOND {
+        *count += 1;
+        if *count > LOGS_A_SECOND {
             self.logs.dropped += 1;
             return;
         }
@@ -602,56 +643,105 @@ fn answer(result: Result<usize, i32>) -> i32 {
     }
 }
 
+/// Takes the fuel of an import's work from an untrusted actor, so that cheap calls of dear imports are bounded
+/// as everything else is.
+fn spend(caller: &mut Caller<'_, Context>, fixed: u64, bytes: i32, quarters: u64) -> wasmtime::Result<()> {
+    if !caller.data().metered {
+        return Ok(());
+    }
+    // A longer range traps for being out of range.
+    let bytes = (bytes.cast_unsigned() as usize).min(caller.data().bytes);
+    let cost = fixed + bytes as u64 * quarters / 4;
+    let left = caller.get_fuel()?;
+    caller.set_fuel(left.saturating_sub(cost))?;
+    if left < cost { Err(Trap::OutOfFuel.into()) } else { Ok(()) }
+}
+
 /// The imports of `docs/abi.md` section 4.
 fn linker(engine: &wasmtime::Engine) -> wasmtime::Result<Linker<Context>> {
     let mut linker = Linker::new(engine);
+    link_facts(&mut linker)?;
+    link_state(&mut linker)?;
+    link_engines(&mut linker)?;
+    Ok(linker)
+}
+
+type C<'a> = Caller<'a, Context>;
+
+fn link_facts(linker: &mut Linker<Context>) -> wasmtime::Result<()> {
     let m = IMPORT_MODULE;
-    linker.func_wrap(m, "log", |mut c: Caller<'_, Context>, level: i32, pointer: i32, length: i32| {
+    linker.func_wrap(m, "log", |mut c: C<'_>, level: i32, pointer: i32, length: i32| {
         let shown = length.cast_unsigned().min(LOG_BYTES_MAX as u32).cast_signed();
+        spend(&mut c, cost::LOG, 0, 0)?;
         c.data().check(pointer, length)?;
         let text = String::from_utf8_lossy(c.data().input(pointer, shown)?).into_owned();
-        c.data_mut().log(level.cast_unsigned(), text);
+        c.data_mut().log(Speaker::Guest, level.cast_unsigned(), text);
         wasmtime::Result::Ok(())
     })?;
-    linker.func_wrap(m, "unit_info", |c: Caller<'_, Context>, field: i32| c.data().unit_info(field.cast_unsigned()))?;
-    linker.func_wrap(m, "param", |mut c: Caller<'_, Context>, pointer: i32, room: i32| {
+    linker.func_wrap(m, "unit_info", |mut c: C<'_>, field: i32| {
+        spend(&mut c, cost::UNIT_INFO, 0, 0)?;
+        wasmtime::Result::Ok(c.data().unit_info(field.cast_unsigned()))
+    })?;
+    linker.func_wrap(m, "param", |mut c: C<'_>, pointer: i32, room: i32| {
         let params = c.data().setting.params.clone();
+        spend(&mut c, cost::STATE, 0, 0)?;
         let shown = params.len().min(room.cast_unsigned() as usize);
         c.data_mut().output(pointer, room)?[..shown].copy_from_slice(&params.as_bytes()[..shown]);
         wasmtime::Result::Ok(params.len() as i32)
     })?;
-    linker.func_wrap(m, "state_get", |mut c: Caller<'_, Context>, pointer: i32, room: i32| {
-        c.data_mut().state_get(pointer, room)
-    })?;
-    linker.func_wrap(m, "state_put", |c: Caller<'_, Context>, pointer: i32, length: i32| {
-        c.data().state_put(pointer, length)
-    })?;
-    linker.func_wrap(m, "blob_get", |mut c: Caller<'_, Context>, offset: i32, pointer: i32, length: i32| {
-        c.data_mut().blob_get(offset, pointer, length)
-    })?;
-    linker.func_wrap(m, "blob_put", |c: Caller<'_, Context>, offset: i32, pointer: i32, length: i32| {
-        c.data().blob_put(offset, pointer, length)
-    })?;
-    linker.func_wrap(m, "record_next", |c: Caller<'_, Context>, pointer: i32, length: i32, from: i32| {
+    linker.func_wrap(m, "record_next", |mut c: C<'_>, pointer: i32, length: i32, from: i32| {
+        spend(&mut c, cost::SMALL, length, cost::QUARTERS_SCAN)?;
         wasmtime::Result::Ok(intrinsics::record_next(c.data().input(pointer, length)?, from.cast_unsigned()))
     })?;
-    linker.func_wrap(m, "crc32c", |c: Caller<'_, Context>, seed: i32, pointer: i32, length: i32| {
+    Ok(())
+}
+
+fn link_state(linker: &mut Linker<Context>) -> wasmtime::Result<()> {
+    let m = IMPORT_MODULE;
+    linker.func_wrap(m, "state_get", |mut c: C<'_>, pointer: i32, room: i32| {
+        spend(&mut c, cost::STATE, 0, 0)?;
+        c.data_mut().state_get(pointer, room)
+    })?;
+    linker.func_wrap(m, "state_put", |mut c: C<'_>, pointer: i32, length: i32| {
+        spend(&mut c, cost::STATE, 0, 0)?;
+        c.data().state_put(pointer, length)
+    })?;
+    linker.func_wrap(m, "blob_get", |mut c: C<'_>, offset: i32, pointer: i32, length: i32| {
+        spend(&mut c, cost::SMALL, length, cost::QUARTERS_SCAN)?;
+        c.data_mut().blob_get(offset, pointer, length)
+    })?;
+    linker.func_wrap(m, "blob_put", |mut c: C<'_>, offset: i32, pointer: i32, length: i32| {
+        spend(&mut c, cost::SMALL, length, cost::QUARTERS_SCAN)?;
+        c.data().blob_put(offset, pointer, length)
+    })?;
+    Ok(())
+}
+
+fn link_engines(linker: &mut Linker<Context>) -> wasmtime::Result<()> {
+    let m = IMPORT_MODULE;
+    linker.func_wrap(m, "crc32c", |mut c: C<'_>, seed: i32, pointer: i32, length: i32| {
+        spend(&mut c, cost::SMALL, length, cost::QUARTERS_SCAN)?;
         let crc = intrinsics::crc32c(seed.cast_unsigned(), c.data().input(pointer, length)?);
         wasmtime::Result::Ok(crc.cast_signed())
     })?;
-    linker.func_wrap(m, "aead_seal", |mut c: Caller<'_, Context>, a: i32, b: i32, d: i32, e: i32| {
-        c.data_mut().seal([a, b, d, e])
+    linker.func_wrap(m, "aead_seal", |mut c: C<'_>, from: i32, length: i32, to: i32, room: i32| {
+        spend(&mut c, cost::SMALL, length, cost::QUARTERS_AEAD)?;
+        c.data_mut().seal([from, length, to, room])
     })?;
-    linker.func_wrap(m, "aead_open", |mut c: Caller<'_, Context>, a: i32, b: i32, d: i32, e: i32| {
-        c.data_mut().open([a, b, d, e])
+    linker.func_wrap(m, "aead_open", |mut c: C<'_>, from: i32, length: i32, to: i32, room: i32| {
+        spend(&mut c, cost::SMALL, length, cost::QUARTERS_AEAD)?;
+        c.data_mut().open([from, length, to, room])
     })?;
-    linker.func_wrap(m, "lz4_compress", |mut c: Caller<'_, Context>, a: i32, b: i32, d: i32, e: i32| {
-        let both = c.data_mut().both([a, b, d, e])?;
+    linker.func_wrap(m, "lz4_compress", |mut c: C<'_>, from: i32, length: i32, to: i32, room: i32| {
+        spend(&mut c, cost::SMALL, length, cost::QUARTERS_COMPRESS)?;
+        let both = c.data_mut().both([from, length, to, room])?;
         wasmtime::Result::Ok(answer(intrinsics::lz4_compress(both.input, both.output, both.scratch)))
     })?;
-    linker.func_wrap(m, "lz4_decompress", |mut c: Caller<'_, Context>, a: i32, b: i32, d: i32, e: i32| {
-        let both = c.data_mut().both([a, b, d, e])?;
+    linker.func_wrap(m, "lz4_decompress", |mut c: C<'_>, from: i32, length: i32, to: i32, room: i32| {
+        // A few bytes of input can make any length of output.
+        spend(&mut c, cost::SMALL, room, cost::QUARTERS_DECOMPRESS)?;
+        let both = c.data_mut().both([from, length, to, room])?;
         wasmtime::Result::Ok(answer(intrinsics::lz4_decompress(both.input, both.output)))
     })?;
-    Ok(linker)
+    Ok(())
 }

@@ -57,6 +57,16 @@ impl Segment {
         self.bytes
     }
 
+    /// The object that it is a range of.
+    pub fn fd(&self) -> &Arc<OwnedFd> {
+        &self.fd
+    }
+
+    /// Where in the object it begins, in bytes.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
     /// The part `offset .. offset + bytes` of it.
     ///
     /// # Panics

@@ -14,6 +14,7 @@ use osier_actor::{
 };
 use osier_domain::arena::{Buffer, Unit};
 use osier_domain::message::{FLAG_QUERY, Opcode, Request};
+use osier_domain::migrate::GLOBALS_MAX;
 use osier_domain::{
     ActorId, BLOCK_BYTES, Call, Descriptor, Outcome, OwnerState, STREAMS_MAX, Side, SlotId, Status, StreamId, Tag,
 };
@@ -61,6 +62,24 @@ pub fn keys() -> Arc<KeyRing> {
     Arc::new(keys)
 }
 
+/// Reads, checks and compiles the pipelines in `text`, whose modules lie in `directory`.
+pub fn load(text: &str, directory: &Path) -> Result<(Pipelines, Vec<Prepared>, Engines), Refused> {
+    let store = ModuleStore::new(directory.join("modules"));
+    let config = Config::parse("pipelines.toml", text, directory, &store).map_err(Refused::Config)?;
+    let mut registry = Registry::new();
+    for (_, change) in registry.adopt(&config) {
+        assert_eq!(change, Change::Added);
+    }
+    let registry = Registry::decode(&registry.encode()).unwrap();
+    let pipelines = registry.pipelines(&config.tenants).unwrap();
+    let engines = Engines::new().unwrap();
+    let prepared = prepare(&pipelines, &store, &cache(), &engines, &Compiler::InProcess).map_err(Refused::Prepare)?;
+    if let Some((_, error)) = try_out(&pipelines, &prepared, &engines, &keys()).unwrap().pop() {
+        return Err(Refused::Prepare(error));
+    }
+    Ok((pipelines, prepared, engines))
+}
+
 impl Device {
     /// A device of the pipelines in `text`; `modules` are files that it may name, as WAT or binary.
     pub fn new(text: &str, modules: &[(&str, &[u8])]) -> Result<Device, Refused> {
@@ -69,28 +88,14 @@ impl Device {
             let bytes = wat::parse_bytes(module).map_or_else(|_| module.to_vec(), |b| b.into_owned());
             std::fs::write(directory.path().join(name), bytes).unwrap();
         }
-        let store = ModuleStore::new(directory.path().join("modules"));
-        let config = Config::parse("pipelines.toml", text, directory.path(), &store).map_err(Refused::Config)?;
-        let mut registry = Registry::new();
-        for (_, change) in registry.adopt(&config) {
-            assert_eq!(change, Change::Added);
-        }
-        let registry = Registry::decode(&registry.encode()).unwrap();
-        let pipelines = registry.pipelines(&config.tenants).unwrap();
-        let engines = Engines::new().unwrap();
-        let prepared =
-            prepare(&pipelines, &store, &cache(), &engines, &Compiler::InProcess).map_err(Refused::Prepare)?;
-        let keys = keys();
-        if let Some((_, error)) = try_out(&pipelines, &prepared, &engines, &keys).unwrap().pop() {
-            return Err(Refused::Prepare(error));
-        }
+        let (pipelines, prepared, engines) = load(text, directory.path())?;
         let layout = pipelines.layout();
         let arena = Segment::anonymous(c"arena", Arena::object_bytes(&layout)).unwrap();
         let object = |bytes| Segment::anonymous(c"actor", bytes).unwrap();
         let memories = prepared.iter().map(|p| object(p.memory_bytes(&layout))).collect();
         let states = prepared.iter().map(|p| (p.state_bytes(&layout) > 0).then(|| object(p.state_bytes(&layout))));
         let states = states.collect();
-        Ok(Device { pipelines, prepared, engines, arena, memories, states, keys, directory })
+        Ok(Device { pipelines, prepared, engines, arena, memories, states, keys: keys(), directory })
     }
 
     pub fn runner(&self, side: Side) -> Runner {
@@ -132,8 +137,20 @@ pub fn cache() -> CodeCache {
     }
 }
 
-/// Both domains over one device, in one process.
+/// The device's runner in another process.
+pub trait Remote {
+    /// Runs a chunk there; `None` if that process is dead.
+    fn run(&mut self, call: &Call, owner_word: u64) -> Option<Outcome>;
+    fn export(&mut self, actor: ActorId) -> [u64; GLOBALS_MAX];
+    fn import(&mut self, actor: ActorId, globals: &[u64; GLOBALS_MAX]);
+}
+
+/// What a request ends with when the process that ran it died; no device says this.
+pub const DIED: Status = Status(0xdead);
+
+/// Both domains over one device, in one process unless there is a remote one.
 pub struct Pair {
+    pub remote: Option<Box<dyn Remote>>,
     pub device: Device,
     pub runners: [Runner; 2],
     pub owners: Vec<Side>,
@@ -155,7 +172,7 @@ impl Pair {
             runners[1].reset(ActorId(index as u16), &[0; STREAMS_MAX]);
         }
         let owners = vec![Side::Device; count];
-        Pair { device, runners, owners, moves: Box::new(|_| false), moved: 0, budget: u32::MAX }
+        Pair { remote: None, device, runners, owners, moves: Box::new(|_| false), moved: 0, budget: u32::MAX }
     }
 
     pub fn owner(&mut self, actor: ActorId) -> &mut Runner {
@@ -163,10 +180,16 @@ impl Pair {
     }
 
     pub fn move_actor(&mut self, actor: ActorId) {
-        let globals = self.owner(actor).export(actor);
-        let owner = &mut self.owners[usize::from(actor.0)];
-        *owner = owner.other();
-        self.owner(actor).import(actor, &globals);
+        let from = self.owners[usize::from(actor.0)];
+        let globals = match (&mut self.remote, from) {
+            (Some(remote), Side::Device) => remote.export(actor),
+            _ => self.owner(actor).export(actor),
+        };
+        self.owners[usize::from(actor.0)] = from.other();
+        match (&mut self.remote, from) {
+            (Some(remote), Side::Host) => remote.import(actor, &globals),
+            _ => self.owner(actor).import(actor, &globals),
+        }
         self.moved += 1;
     }
 
@@ -206,8 +229,13 @@ impl Pair {
             if (self.moves)(&call) {
                 self.move_actor(actor);
             }
-            let word = OwnerState::first(self.owners[usize::from(actor.0)]).encode();
-            match self.owner(actor).run(&call, word) {
+            let side = self.owners[usize::from(actor.0)];
+            let word = OwnerState::first(side).encode();
+            let outcome = match (&mut self.remote, side) {
+                (Some(remote), Side::Device) => remote.run(&call, word).ok_or(DIED)?,
+                _ => self.owner(actor).run(&call, word),
+            };
+            match outcome {
                 Outcome::Done { .. } => return Ok(()),
                 Outcome::Yielded { bytes } => assert!(bytes > 0),
                 Outcome::Failed(status) => return Err(status),
