@@ -1,7 +1,7 @@
 //! The headers on the media, byte by byte, and nothing else.
 //!
-//! Two structures of 64 bytes, little-endian, each closed by a CRC-32C: one at the start of every
-//! superblock, one before the payload of every extent. `docs/formats-flash.md` is the same in prose.
+//! Two structures of 64 bytes, little-endian, each closed by a CRC-32C: one at the start of the first two
+//! pages of every superblock, one before the payload of every extent. `docs/formats-flash.md` is the same in prose.
 //!
 //! The CRC of an extent's header also covers where it lies (superblock and offset), which is not
 //! stored: a header that was written to the wrong place, or survives from another place, is invalid.
@@ -9,7 +9,7 @@
 //! behind does not mix with what was written since. CRC-32C has Hamming distance 6 at this length, so
 //! a single flipped bit is put right and up to four more are still noticed.
 
-use crate::Lba;
+use crate::{Geometry, Lba};
 
 /// Bytes of an extent's header.
 pub const EXTENT_HEADER_BYTES: u32 = 64;
@@ -106,6 +106,18 @@ impl StreamKind {
 #[must_use]
 pub const fn extent_footprint(stored_bytes: u32) -> u32 {
     (EXTENT_HEADER_BYTES + stored_bytes).next_multiple_of(EXTENT_ALIGN)
+}
+
+/// Offsets in a superblock of its header and of the header's copy: at the start of its first two pages,
+/// so that neither the loss nor the decay of one page takes a superblock's extents along.
+pub(crate) const fn header_offsets(geometry: &Geometry) -> [u64; 2] {
+    [0, geometry.page_bytes as u64]
+}
+
+/// Offset in a superblock of its first extent. The rest of the first page is padding: an extent may not
+/// be interrupted by the copy.
+pub(crate) const fn first_extent_offset(geometry: &Geometry) -> u64 {
+    header_offsets(geometry)[1] + SUPERBLOCK_HEADER_BYTES as u64
 }
 
 /// Where a header lies, in the terms that its CRC covers.

@@ -18,7 +18,7 @@
 
 use std::collections::VecDeque;
 
-use crate::codec::{EXTENT_HEADER_BYTES, SUPERBLOCK_HEADER_BYTES, StreamKind, extent_footprint};
+use crate::codec::{EXTENT_HEADER_BYTES, StreamKind, extent_footprint, first_extent_offset};
 use crate::directory::{Directory, Record};
 use crate::error::{Backpressure, FtlError};
 use crate::gc::Collector;
@@ -226,7 +226,7 @@ pub(crate) struct Limits {
     pub superblock_bytes: u64,
     pub stored_bytes_max: u32,
     /// A superblock with no more live bytes than this is worth collecting: what a superblock surely
-    /// holds (less its header, one page that is padded when a victim is done, and the largest extent
+    /// holds (less its headers, one page that is padded when a victim is done, and the largest extent
     /// that may not fit at its end), less the over-provisioning.
     pub victim_live_bytes_max: u64,
     /// Programs in flight for each stream.
@@ -253,8 +253,8 @@ impl Limits {
     pub(crate) fn new(geometry: &Geometry, params: &FtlParams) -> Limits {
         let superblock_bytes = geometry.superblock_bytes();
         let stored_bytes_max = geometry.stored_bytes_max();
-        let waste = SUPERBLOCK_HEADER_BYTES + geometry.page_bytes + extent_footprint(stored_bytes_max);
-        let yield_bytes = superblock_bytes - u64::from(waste);
+        let waste = u64::from(geometry.page_bytes + extent_footprint(stored_bytes_max));
+        let yield_bytes = superblock_bytes - first_extent_offset(geometry) - waste;
         let live_permille = u64::from(1000 - params.over_provisioning_permille);
         Limits {
             superblock_bytes,

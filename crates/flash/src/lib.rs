@@ -31,10 +31,14 @@
 //! };
 //! let append = ftl.append(Nanos(0), &extent, None).expect("the flash is idle");
 //! ftl.close_page(Nanos(0));
-//! let program = ftl.next_op().expect("the page was closed");
-//! ftl.media_done(Nanos(0), program.id, MediaResult::Programmed(None));
+//! let mut due = Nanos(0);
+//! while let Some(op) = ftl.next_op() {
+//!     // Two programs: the superblock's first page, and the one that was closed.
+//!     due = due.max(op.due);
+//!     ftl.media_done(Nanos(0), op.id, MediaResult::Programmed(None));
+//! }
 //! let mut events = Vec::new();
-//! ftl.poll(program.due, &mut events);
+//! ftl.poll(due, &mut events);
 //! assert_eq!(ftl.durable_through(), append);
 //! # Ok::<(), FtlError>(())
 //! ```

@@ -19,7 +19,7 @@
 
 use crate::codec::{
     Decoded, EXTENT_ALIGN, EXTENT_HEADER_BYTES, ExtentHeader, FORMAT_VERSION, HeaderBytes, HeaderFault, HeaderPlace,
-    SUPERBLOCK_HEADER_BYTES, StreamKind, SuperblockHeader, extent_footprint,
+    SUPERBLOCK_HEADER_BYTES, StreamKind, SuperblockHeader, extent_footprint, first_extent_offset, header_offsets,
 };
 use crate::directory::{NO_SLOT, Record};
 use crate::error::FtlError;
@@ -32,13 +32,13 @@ use crate::{AppendId, ExtentKind, Geometry, Lba};
 /// What recovery found. Counts are of this recovery alone.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RecoveryReport {
-    /// Superblocks whose first page is blank.
+    /// Superblocks whose first two pages are blank.
     pub superblocks_blank: u32,
     /// Superblocks with a sound header.
     pub superblocks_written: u32,
     /// Of those, the ones that were wholly synced: their payloads were not read.
     pub superblocks_trusted: u32,
-    /// Superblocks with bytes but no sound header.
+    /// Superblocks with bytes but no sound header; nothing of them counts.
     pub superblocks_headless: u32,
     /// Superblocks in which anything was torn or damaged; they are collected first.
     pub superblocks_suspect: u32,
@@ -52,6 +52,8 @@ pub struct RecoveryReport {
     pub extents_damaged: u64,
     /// Headers in which one flipped bit was put right.
     pub headers_repaired: u64,
+    /// Superblocks with one sound header of two.
+    pub headers_lost: u64,
     /// Stretches between extents that are neither padding nor blank.
     pub gaps: u64,
     /// Bytes of those.
@@ -100,6 +102,8 @@ pub enum Damage {
     },
     /// A header had one wrong bit.
     HeaderRepaired,
+    /// One of the superblock's two headers is not there.
+    HeaderLost,
     /// Bytes that belong to no extent.
     Gap {
         /// How many.
@@ -230,9 +234,8 @@ struct Recovery<'a> {
 #[derive(Debug, Clone, Copy)]
 struct Scan {
     superblock: u32,
-    /// Sequence and salt of the superblock's life; taken from the first sound extent when the
-    /// superblock has no header.
-    life: Option<(u64, u32)>,
+    /// Sequence and salt of the superblock's life.
+    life: (u64, u32),
     /// Wholly synced: payloads need no check, and the first blank page ends it.
     is_trusted: bool,
     offset: u64,
@@ -252,73 +255,88 @@ impl Recovery<'_> {
                 Front::Headless => {
                     headless += 1;
                     self.report.note(index, 0, Damage::Headless);
+                    self.ftl.superblocks[index as usize].suspect = true;
                 }
                 Front::Header(header) => {
                     self.report.superblocks_written += 1;
-                    self.life_max = self.life_max.max(header.sequence);
                     self.trust.sequence = self.trust.sequence.max(header.trusted_sequence);
                     for (known, said) in self.trust.superblocks.iter_mut().zip(header.trusted_superblocks) {
                         *known = said.max(*known);
                     }
+                    self.life_max = self.life_max.max(header.sequence);
                     self.ftl.salt = crc32c::crc32c_append(self.ftl.salt, &header.encode());
                 }
             }
             self.headers.push(front);
         }
         self.report.superblocks_headless = headless;
-        // Two superblocks can be torn at their first page before anything was ever synced.
+        // Two superblocks can be torn at their first pages before anything was ever synced.
         if self.report.superblocks_written == 0 && headless > StreamKind::ALL.len() as u32 {
             return Err(FtlError::Foreign { superblocks: headless });
         }
         Ok(())
     }
 
+    /// The header from the first page of a superblock or its copy from the second. If both are sound and
+    /// differ, an erase was undone for one of them: the younger counts.
     fn read_front(&mut self, index: u32) -> Result<Front, FtlError> {
-        let address = self.ftl.address(index, 0);
-        let page_bytes = self.ftl.geometry.page_bytes as usize;
-        let page = self.window.get(address, page_bytes, self.ftl.limits.superblock_bytes)?;
-        if is_blank(page) {
-            return Ok(Front::Blank);
+        let (mut is_blank_so_far, mut younger, mut copies) = (true, None::<SuperblockHeader>, 0);
+        for offset in header_offsets(&self.ftl.geometry) {
+            let page = self.bytes(index, offset, self.ftl.geometry.page_bytes as usize)?;
+            is_blank_so_far &= is_blank(page);
+            let mut image: HeaderBytes = [0; 64];
+            image.copy_from_slice(&page[..SUPERBLOCK_HEADER_BYTES as usize]);
+            let Decoded { header, repaired } = match SuperblockHeader::decode_repairing(&image) {
+                Ok(decoded) => decoded,
+                Err(HeaderFault::Version(version)) => return Err(newer(index, version)),
+                Err(HeaderFault::Invalid) => continue,
+            };
+            let expected = self.ftl.geometry.fingerprint();
+            if header.geometry != expected {
+                return Err(FtlError::OtherGeometry { superblock: index, found: header.geometry, expected });
+            }
+            if repaired {
+                self.repaired(index, offset);
+            }
+            if header.index != index {
+                continue;
+            }
+            if younger.is_none_or(|other| other.sequence < header.sequence) {
+                (younger, copies) = (Some(header), 0);
+            }
+            copies += usize::from(younger == Some(header));
         }
-        let mut bytes: HeaderBytes = [0; 64];
-        bytes.copy_from_slice(&page[..SUPERBLOCK_HEADER_BYTES as usize]);
-        let Decoded { header, repaired } = match SuperblockHeader::decode_repairing(&bytes) {
-            Ok(decoded) => decoded,
-            Err(HeaderFault::Version(version)) => return Err(newer(index, version)),
-            Err(HeaderFault::Invalid) => return Ok(Front::Headless),
-        };
-        let expected = self.ftl.geometry.fingerprint();
-        if header.geometry != expected {
-            return Err(FtlError::OtherGeometry { superblock: index, found: header.geometry, expected });
+        if younger.is_some() && copies < header_offsets(&self.ftl.geometry).len() {
+            self.report.headers_lost += 1;
+            self.report.note(index, 0, Damage::HeaderLost);
+            self.ftl.superblocks[index as usize].suspect = true;
         }
-        if header.index != index {
-            return Ok(Front::Headless);
-        }
-        if repaired {
-            self.repaired(index, 0);
-        }
-        Ok(Front::Header(header))
+        Ok(match younger {
+            Some(header) => Front::Header(header),
+            None if is_blank_so_far => Front::Blank,
+            None => Front::Headless,
+        })
     }
 
     /// Scans the host's superblocks first, then those that collection filled, each in order of life:
     /// so a copy is met after its original. (Life alone does not tell: the superblock that collection
     /// fills may have been opened before its victim was.)
     fn scan(&mut self) -> Result<(), FtlError> {
-        let mut order: Vec<((Option<usize>, u64), Scan)> = Vec::new();
+        let mut order: Vec<((usize, u64), Scan)> = Vec::new();
         for (index, front) in self.headers.iter().enumerate() {
-            let scan =
-                Scan { superblock: index as u32, life: None, is_trusted: false, offset: 0, gap: None, blank: None };
-            match front {
-                Front::Blank => {}
-                Front::Headless => order.push(((None, 0), scan)),
-                Front::Header(header) => {
-                    let stream = header.stream.index();
-                    let is_trusted = header.sequence < self.trust.superblocks[stream];
-                    let life = Some((header.sequence, header.salt));
-                    let offset = u64::from(SUPERBLOCK_HEADER_BYTES);
-                    order.push(((Some(stream), header.sequence), Scan { life, is_trusted, offset, ..scan }));
-                }
-            }
+            // Without a header nothing counts: pages of a superblock that lost its header with the power
+            // were never synced, and what is left out now must not be found by a later recovery, either.
+            let Front::Header(header) = front else { continue };
+            let stream = header.stream.index();
+            let scan = Scan {
+                superblock: index as u32,
+                life: (header.sequence, header.salt),
+                is_trusted: header.sequence < self.trust.superblocks[stream],
+                offset: first_extent_offset(&self.ftl.geometry),
+                gap: None,
+                blank: None,
+            };
+            order.push(((stream, header.sequence), scan));
         }
         order.sort_by_key(|(key, scan)| (*key, scan.superblock));
         for (_, mut scan) in order {
@@ -330,8 +348,6 @@ impl Recovery<'_> {
 
     fn scan_superblock(&mut self, scan: &mut Scan) -> Result<(), FtlError> {
         let end = self.ftl.limits.superblock_bytes;
-        let entry = &mut self.ftl.superblocks[scan.superblock as usize];
-        entry.suspect |= scan.life.is_none();
         self.window.hop = false;
         while scan.offset + u64::from(EXTENT_HEADER_BYTES) <= end {
             match self.header_at(scan)? {
@@ -343,12 +359,12 @@ impl Recovery<'_> {
         scan.offset = scan.offset.min(end);
         self.end_gap(scan);
         let entry = &mut self.ftl.superblocks[scan.superblock as usize];
-        entry.sequence = scan.life.map_or(0, |(sequence, _)| sequence);
+        (entry.sequence, _) = scan.life;
         Ok(())
     }
 
     /// The header at the scan's offset, if there is one that belongs here.
-    fn header_at(&mut self, scan: &mut Scan) -> Result<Option<ExtentHeader>, FtlError> {
+    fn header_at(&mut self, scan: &Scan) -> Result<Option<ExtentHeader>, FtlError> {
         let superblock = scan.superblock;
         let place = HeaderPlace { superblock, offset16: (scan.offset / u64::from(EXTENT_ALIGN)) as u32 };
         let bytes = self.bytes(superblock, scan.offset, EXTENT_HEADER_BYTES as usize)?;
@@ -384,14 +400,12 @@ impl Recovery<'_> {
     }
 
     /// Whether a sound header is of the superblock's present life, and could have been written.
-    fn belongs(&self, scan: &mut Scan, header: &ExtentHeader) -> bool {
-        let life = (header.life, header.salt);
-        let is_alive = *scan.life.get_or_insert(life) == life;
+    fn belongs(&self, scan: &Scan, header: &ExtentHeader) -> bool {
         let blocks_max = match header.kind {
             ExtentKind::Data => u32::from(u16::MAX),
             ExtentKind::Trim => u32::MAX,
         };
-        is_alive
+        scan.life == (header.life, header.salt)
             && (1..=blocks_max).contains(&header.blocks)
             && header.stored_bytes <= self.ftl.limits.stored_bytes_max
             && (header.kind == ExtentKind::Data || header.stored_bytes == 0)

@@ -1,8 +1,8 @@
 //! The write path: from a record to programmed pages.
 
 use crate::codec::{
-    EXTENT_ALIGN, EXTENT_HEADER_BYTES, ExtentHeader, HeaderPlace, SUPERBLOCK_HEADER_BYTES, StreamKind,
-    SuperblockHeader, extent_footprint,
+    EXTENT_ALIGN, EXTENT_HEADER_BYTES, ExtentHeader, HeaderBytes, HeaderPlace, SUPERBLOCK_HEADER_BYTES, StreamKind,
+    SuperblockHeader, extent_footprint, header_offsets,
 };
 use crate::directory::Record;
 use crate::error::Backpressure;
@@ -49,8 +49,9 @@ impl Ftl {
         if let Some(error) = self.failed {
             return Err(Backpressure::ReadOnly(error));
         }
-        // The page that is open may fill, and one may have to be closed with its superblock.
-        let programs = (footprint / self.geometry.page_bytes) as usize + 2;
+        // The page that is open may fill, one may have to be closed with its superblock, and the next
+        // superblock begins with a page of its own.
+        let programs = (footprint / self.geometry.page_bytes) as usize + 3;
         let stream = &self.streams[kind.index()];
         if !stream.has_room_for(programs) {
             return Err(Backpressure::Busy);
@@ -225,26 +226,31 @@ impl Ftl {
         let erase_count = superblock.erase_count;
         let open = Open { superblock: index as u32, sequence, salt: self.salt, fill: 0 };
         self.streams[kind.index()].open = Some(open);
-        self.counters.header_bytes += u64::from(SUPERBLOCK_HEADER_BYTES);
-        if !self.params.with_data {
-            self.write(now, kind, None, SUPERBLOCK_HEADER_BYTES);
-            return Ok(());
+        let header = self.params.with_data.then(|| self.superblock_header(kind, &open, erase_count));
+        // Twice: at the start of the first page, which holds nothing else, and of the second.
+        for _ in header_offsets(&self.geometry) {
+            self.pad_page(now, kind);
+            self.counters.header_bytes += u64::from(SUPERBLOCK_HEADER_BYTES);
+            self.write(now, kind, header.as_ref().map(<[u8; 64]>::as_slice), SUPERBLOCK_HEADER_BYTES);
         }
+        Ok(())
+    }
+
+    fn superblock_header(&mut self, kind: StreamKind, open: &Open, erase_count: u32) -> HeaderBytes {
         let header = SuperblockHeader {
             stream: kind,
-            index: index as u32,
-            sequence,
+            index: open.superblock,
+            sequence: open.sequence,
             erase_count,
             geometry: self.geometry.fingerprint(),
             trusted_sequence: self.trust.sequence,
             trusted_superblocks: self.trust.superblocks,
             note: self.note_erase_count(),
-            salt: self.salt,
+            salt: open.salt,
         };
         let bytes = header.encode();
         self.salt = crc32c::crc32c_append(self.salt, &bytes);
-        self.write(now, kind, Some(&bytes), SUPERBLOCK_HEADER_BYTES);
-        Ok(())
+        bytes
     }
 
     /// Closes the open superblock; pages that were not begun stay erased.

@@ -14,7 +14,7 @@ fn check(bench: &mut Bench, block: u64, slba: u64, sequence: u64) {
 
 #[test]
 fn bytes_are_read_back_from_the_open_page_in_flight_and_programmed() {
-    let mut bench = Bench::new(GEOMETRY, PARAMS, 256);
+    let mut bench = Bench::new(GEOMETRY, PARAMS, 240);
     let (small, payload) = extent(10, 1, 700, 1);
     bench.append(&small, &payload).unwrap();
     check(&mut bench, 10, 10, 1);
@@ -34,7 +34,7 @@ fn bytes_are_read_back_from_the_open_page_in_flight_and_programmed() {
 
 #[test]
 fn a_part_of_the_payload_can_be_read() {
-    let mut bench = Bench::new(GEOMETRY, PARAMS, 256);
+    let mut bench = Bench::new(GEOMETRY, PARAMS, 240);
     let (large, payload) = extent(0, 4, 10_000, 1);
     bench.append(&large, &payload).unwrap();
     let mut pieces = Vec::new();
@@ -50,7 +50,7 @@ fn a_part_of_the_payload_can_be_read() {
 
 #[test]
 fn pieces_are_cut_at_extents_and_holes() {
-    let mut bench = Bench::new(GEOMETRY, PARAMS, 256);
+    let mut bench = Bench::new(GEOMETRY, PARAMS, 240);
     let (a, payload_a) = extent(4, 8, 5_000, 1);
     let (b, payload_b) = extent(6, 2, 300, 2);
     bench.append(&a, &payload_a).unwrap();
@@ -75,7 +75,7 @@ fn pieces_are_cut_at_extents_and_holes() {
 
 #[test]
 fn durable_means_programmed_and_comes_in_order() {
-    let mut bench = Bench::new(GEOMETRY, PARAMS, 256);
+    let mut bench = Bench::new(GEOMETRY, PARAMS, 240);
     let (first, payload) = extent(0, 1, 4_000, 1);
     let first = bench.append(&first, &payload).unwrap();
     let (second, payload) = extent(1, 1, 4_500, 2);
@@ -87,13 +87,13 @@ fn durable_means_programmed_and_comes_in_order() {
     bench.ftl.close_page(bench.now);
     bench.settle();
     assert_eq!(bench.ftl.durable_through(), second);
-    assert_eq!(bench.ftl.stats().pages_programmed, 2 + 1, "an empty page is not programmed");
+    assert_eq!(bench.ftl.stats().pages_programmed, 1 + 2 + 1, "an empty page is not programmed");
     assert!(matches!(bench.events[..], [FtlEvent::Durable { .. }, FtlEvent::Durable { through }] if through == second));
 }
 
 #[test]
 fn a_program_takes_its_time() {
-    let mut bench = Bench::new(GEOMETRY, PARAMS, 256);
+    let mut bench = Bench::new(GEOMETRY, PARAMS, 240);
     let (one, payload) = extent(0, 1, 100, 1);
     bench.append(&one, &payload).unwrap();
     bench.ftl.close_page(bench.now);
@@ -103,7 +103,7 @@ fn a_program_takes_its_time() {
 
 #[test]
 fn an_old_or_repeated_append_changes_nothing() {
-    let mut bench = Bench::new(GEOMETRY, PARAMS, 256);
+    let mut bench = Bench::new(GEOMETRY, PARAMS, 240);
     let (new, payload) = extent(0, 4, 1_000, 9);
     let id = bench.append(&new, &payload).unwrap();
     let (old, old_payload) = extent(1, 2, 1_000, 5);
@@ -116,15 +116,15 @@ fn an_old_or_repeated_append_changes_nothing() {
 
 #[test]
 fn trims_cost_nothing_where_there_is_nothing() {
-    let mut bench = Bench::new(GEOMETRY, PARAMS, 256);
-    assert_eq!(bench.trim(Lba(0), 256, 1).unwrap(), AppendId(0));
+    let mut bench = Bench::new(GEOMETRY, PARAMS, 240);
+    assert_eq!(bench.trim(Lba(0), 240, 1).unwrap(), AppendId(0));
     let (one, payload) = extent(100, 2, 50, 2);
     bench.append(&one, &payload).unwrap();
-    bench.trim(Lba(0), 256, 3).unwrap();
+    bench.trim(Lba(0), 240, 3).unwrap();
     assert_eq!(bench.ftl.stats().trims, 1);
     assert_eq!(bench.ftl.stats().mapped_blocks, 0);
     assert_eq!(bench.ftl.stats().live_bytes, 64, "the record covers the two blocks and nothing else");
-    bench.trim(Lba(0), 256, 4).unwrap();
+    bench.trim(Lba(0), 240, 4).unwrap();
     assert_eq!(bench.ftl.stats().trims, 1);
     let (one, payload) = extent(100, 2, 50, 5);
     bench.append(&one, &payload).unwrap();
@@ -208,7 +208,7 @@ fn collection_keeps_every_byte_under_random_overwrites_of_a_full_device() {
 
 #[test]
 fn a_failed_program_stops_writing_and_fails_syncs_but_not_reads() {
-    let mut bench = Bench::new(GEOMETRY, PARAMS, 256);
+    let mut bench = Bench::new(GEOMETRY, PARAMS, 240);
     let (one, payload) = extent(0, 1, 1_000, 1);
     bench.append(&one, &payload).unwrap();
     bench.flush();

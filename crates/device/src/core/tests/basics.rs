@@ -169,8 +169,8 @@ fn read_of_rotten_media(bug: Option<Planted>) -> Completion {
     let mut bench = bench(false);
     submit(&mut bench, 1, WriteMeta::default(), &unit(3, 1, 2_000, 1));
     assert_eq!(settled(&mut bench), [(1, Status::SUCCESS)]);
-    // The first superblock's header, the extent's header, then the payload.
-    bench.media.bytes[64 + 64 + 1_000] ^= 0x10;
+    // A page with the superblock's header, the header's copy, the extent's header, then the payload.
+    bench.media.bytes[4096 + 64 + 64 + 1_000] ^= 0x10;
     bench.device.planted = bug;
     read(&mut bench, 3, 1)
 }
