@@ -366,6 +366,7 @@ impl World {
     fn crash(&mut self) -> Check {
         let power = self.draw.one_in(2);
         let protected = self.profile.persistence.pmr_persistent;
+        self.note_refusals();
         let empty = Bench::create(&self.profile, self.params, 300 << 10);
         let bench = std::mem::replace(&mut self.bench, empty);
         let remains = if power {
@@ -391,6 +392,19 @@ impl World {
             self.begin_anew(&state)
         } else {
             self.check_prefix(&state)
+        }
+    }
+
+    /// Requests that were refused, though nobody was told before the crash: they leave nothing, and the
+    /// prefix goes on behind them.
+    fn note_refusals(&mut self) {
+        let untold = self.bench.device.finished.slots.iter().flatten().map(|(completion, _)| completion);
+        let ended: Vec<CommandId> = (untold.chain(&self.bench.ended))
+            .filter(|completion| completion.status == Status::CAPACITY_EXCEEDED)
+            .map(|completion| completion.id)
+            .collect();
+        for request in self.requests.iter_mut().filter(|request| ended.contains(&request.id)) {
+            request.state = State::Refused;
         }
     }
 
