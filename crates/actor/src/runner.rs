@@ -168,7 +168,7 @@ impl Runner {
     /// If the word does not give the actor to this side: the state machine may not run it then.
     pub fn run(&mut self, call: &Call, owner_word: u64) -> Outcome {
         self.check_owner(call.actor, owner_word);
-        let arena = self.arena.clone();
+        let arena = &*self.arena;
         let actor = &mut self.actors[usize::from(call.actor.0)];
         let Some(unit) = arena.unit(call.slot, call.unit) else {
             actor.usage.failures += 1;
@@ -179,7 +179,7 @@ impl Runner {
             return Outcome::Done { bytes: 0 };
         }
         let before = if call.resume { arena.progress(call.slot) } else { 0 };
-        let (buffers, output) = actor.buffers(&arena, call, &unit);
+        let (buffers, output) = actor.buffers(arena, call, &unit);
         if !actor.trusted && !call.resume {
             let fill = |bytes: &mut [u8]| arena.read_unit(call.slot, call.unit, &unit, 0, bytes);
             actor.sandbox.write_memory(buffers.input, fill, unit.bytes);
@@ -195,7 +195,7 @@ impl Runner {
         actor.usage.busy_ns += spent;
         actor.usage.fuel += actor.sandbox.fuel_used(unit.bytes);
         self.shares[actor.tenant].charge(spent);
-        actor.conclude(&arena, call, unit, before, output, result)
+        actor.conclude(arena, call, unit, before, output, result)
     }
 
     /// The earliest time at which the actor's tenant has CPU share left.

@@ -399,3 +399,40 @@ fn damaged_modules_are_refused_or_fail() {
     }
     assert!(accepted > 20 && refusals > 100, "{accepted} accepted, {refusals} refused: the changes are too coarse");
 }
+
+/// A tenant that has used up its share waits, for as long as its debt takes to flow back; others do not.
+#[test]
+fn a_tenant_is_held_to_its_share() {
+    let spin = module(
+        "",
+        &format!(
+            "(local $i i32) (loop $l (br_if $l (i32.lt_u (local.tee $i (i32.add (local.get $i) (i32.const 1))) (i32.const 100000)))) {COPY}"
+        ),
+    );
+    let copy = module("", COPY);
+    let text = pipelines("").replacen("name = \"bad\"", "name = \"bad\"\ntenant = \"slow\"", 1)
+        + "\n[tenant.slow]\ncpu_permille = 10\n";
+    let mut pair = Pair::new(&text, &[("bad.wasm", spin.as_bytes()), ("copy.wasm", copy.as_bytes())]);
+    let data = Random(1).data(4, false);
+    let now = osier_domain::Nanos(1_000_000_000);
+    assert_eq!(pair.owner(ActorId(0)).allowed_at(now, ActorId(0)), now);
+    for sequence in 1..=400 {
+        assert_eq!(pair.write("bad", 0, (0, sequence), 0, &data).unwrap()[3].bytes, data[12_288..]);
+        pair.write("good", 0, (1, sequence), 0, &data).unwrap();
+    }
+    let runner = pair.owner(ActorId(0));
+    let used = runner.usage(ActorId(0)).busy_ns;
+    assert!(used > 20_000_000, "{used} ns: the loop is too short for this test");
+    let at = runner.allowed_at(now, ActorId(0));
+    // 10 ms were saved up; the rest comes back at a hundredth of time.
+    assert_eq!(at.0, now.0 + (used - 10_000_000) * 100);
+    assert_eq!(runner.allowed_at(osier_domain::Nanos(at.0 - 1), ActorId(0)), at);
+    assert_eq!(runner.allowed_at(at, ActorId(0)), at);
+    assert_eq!(runner.allowed_at(now, ActorId(1)), now);
+    runner.charge(ActorId(0), 1_000);
+    assert_eq!(runner.allowed_at(at, ActorId(0)).0, at.0 + 100_000);
+    let usage = runner.tenant_usage();
+    assert_eq!(usage.iter().map(|(tenant, _)| tenant.as_str()).collect::<Vec<_>>(), ["slow", "default"]);
+    assert_eq!((usage[0].1.calls, usage[1].1.calls), (1600, 3200));
+    assert_eq!(usage[0].1.bytes_in, 1600 * 4096);
+}

@@ -129,7 +129,8 @@ impl Device {
 
 /// One cache for all tests of a build: compiling dominates otherwise.
 pub fn cache() -> CodeCache {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("code");
+    let program = std::env::current_exe().unwrap();
+    let path = program.parent().unwrap().join("osier-code");
     match CodeCache::open(&path) {
         Ok(cache) => cache,
         Err(CompileError::Cache { problem, .. }) => panic!("{}: {problem}", path.display()),

@@ -1,0 +1,101 @@
+//! The modules that are kept built are what their sources build, and an actor written in C runs as one in Rust.
+//! Where the tools are not there, the test says so and holds nothing.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::{Pair, Random};
+
+fn actors() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../actors").canonicalize().unwrap()
+}
+
+/// What the build scripts end with when a tool is missing.
+const TOOL_MISSING: i32 = 3;
+
+/// Runs a build script; false if a tool that it needs is not there.
+fn build(script: &Path, arguments: &[&Path]) -> bool {
+    let mut command = Command::new("sh");
+    command.arg(script).args(arguments);
+    // The cargo that runs this test has set these for itself.
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO") && text != "CARGO_HOME" || text == "RUSTUP_TOOLCHAIN" || text.starts_with("RUST") {
+            command.env_remove(&name);
+        }
+    }
+    command.env("CARGO_TARGET_DIR", target().join("guests"));
+    let out = command.output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    match out.status.code() {
+        Some(0) => true,
+        Some(TOOL_MISSING) => {
+            println!("SKIPPED: {}", said.trim());
+            eprintln!("SKIPPED: {}", said.trim());
+            false
+        }
+        _ => panic!("{}: {said}", script.display()),
+    }
+}
+
+/// The directory that this build puts everything in.
+fn target() -> PathBuf {
+    let program = std::env::current_exe().unwrap();
+    program.ancestors().nth(3).unwrap().to_owned()
+}
+
+#[test]
+fn the_modules_kept_are_what_their_sources_build() {
+    let directory = tempfile::tempdir().unwrap();
+    if !build(&actors().join("build.sh"), &[directory.path()]) {
+        return;
+    }
+    let mut names: Vec<String> = osier_actor::builtin::names().map(str::to_owned).collect();
+    names.sort();
+    let mut built: Vec<String> = std::fs::read_dir(directory.path())
+        .unwrap()
+        .map(|e| e.unwrap().file_name().to_string_lossy().trim_end_matches(".wasm").to_owned())
+        .collect();
+    built.sort();
+    assert_eq!(built, names, "every module is built in, and every built-in has its source");
+    for builtin in &osier_actor::builtin::BUILTINS {
+        let fresh = std::fs::read(directory.path().join(format!("{}.wasm", builtin.name))).unwrap();
+        assert!(
+            fresh == builtin.wasm,
+            "actors/prebuilt/{}.wasm is not what its source builds; run actors/build.sh",
+            builtin.name
+        );
+    }
+}
+
+#[test]
+fn an_actor_in_c_does_what_its_rust_twin_does() {
+    let directory = tempfile::tempdir().unwrap();
+    let module = directory.path().join("xor.wasm");
+    if !build(&actors().join("c/build.sh"), &[&actors().join("c/xor.c"), &module]) {
+        return;
+    }
+    let text = |actor: &str| {
+        format!(
+            "[[pipeline]]\nname = \"one\"\nunit_kib = 16\nrequest_kib_max = 64\nslots = 4\n\
+             [[pipeline.stage]]\nactor = \"{actor}\"\nparams = {{ word = \"mask\" }}\n"
+        )
+    };
+    let mut rust = Pair::new(&text("example"), &[]);
+    let mut c = Pair::new(&text("xor.wasm"), &[("xor.wasm", &std::fs::read(&module).unwrap())]);
+    let mut decide = Random(1);
+    c.moves = Box::new(move |_| decide.below(2) == 0);
+    c.budget = 700;
+    let mut random = Random(2);
+    for sequence in 1..=10 {
+        let data = random.data(1 + sequence as u32, false);
+        let found = c.write("one", 0, (0, sequence), 0, &data).unwrap();
+        let expected = rust.write("one", 0, (0, sequence), 0, &data).unwrap();
+        assert!(found.iter().map(|e| &e.bytes).eq(expected.iter().map(|e| &e.bytes)));
+        assert_eq!(c.read(0, &found).unwrap(), data);
+    }
+    assert!(c.moved > 100);
+}
