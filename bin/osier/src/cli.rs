@@ -52,4 +52,22 @@ pub enum Command {
     /// Make, list, examine, check and remove device images
     #[command(subcommand)]
     Device(commands::device::DeviceCommand),
+    /// Show the main job: real files, moving actors, every byte proven
+    Demo(commands::demo::DemoArgs),
+    /// Bring a device up and keep it up
+    Serve(commands::serve::ServeArgs),
+    /// List and move the actors of a running device
+    #[command(subcommand)]
+    Actor(commands::actor::ActorCommand),
+    /// Check a device under random traffic, forced migrations and planned deaths
+    Soak(commands::soak::SoakArgs),
+    /// Run one domain; started by the supervisor
+    #[command(hide = true)]
+    Domain,
+    /// Compile one module from outside; started by the supervisor
+    #[command(hide = true)]
+    CompileModule {
+        /// What the supervisor says.
+        arguments: Vec<std::ffi::OsString>,
+    },
 }

@@ -12,6 +12,7 @@ mod home;
 mod logging;
 mod output;
 mod profiles;
+mod signals;
 mod units;
 
 use std::process::ExitCode;

@@ -15,7 +15,8 @@
 //! 1. A stage runs only for an actor in `Owner` or, to the end of the chunk that runs, in `Leaving`.
 //! 2. On a write, an actor takes the requests of a stream in the order of their sequence, each once:
 //!    `gates[stream]` is the last one that went through, and the next one is the only one it takes.
-//!    A failed request and a skipped stage pass the gate without being run.
+//!    A failed request and a skipped stage pass the gate without being run. It follows that all writes of a
+//!    stream go through one pipeline, and that what goes through none (trim, flush) has a stream of its own.
 //! 3. What waits here and belongs to an actor that is elsewhere is sent on, in order. The queues are bounded
 //!    by the requests in flight, which the arena's slots bound.
 

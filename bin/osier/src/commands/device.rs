@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
-use osier_image::{
-    BLOCK_BYTES, CheckReport, CreateOptions, Image, Inspection, LockState, MediaKind, MediaSpec, Severity, utc_text,
-};
+use osier_image::{BLOCK_BYTES, CheckReport, Image, Inspection, LockState, MediaKind, MediaSpec, Severity, utc_text};
+use osier_runtime::create::CreateSpec;
 use serde_json::{Value, json};
 
 use super::Context;
@@ -20,8 +19,6 @@ use crate::units::{format_bytes, parse_bytes};
 const PROFILE_DEFAULT: &str = "cxl-ssd";
 const CAPACITY_DEFAULT: &str = "1GiB";
 const MEDIA_DEFAULT: &str = "file";
-/// The room in the memory region beside the write buffer: rings, arenas, and the actors' memories.
-const PMR_BESIDE_BUFFER_BYTES: u64 = 64 << 20;
 
 /// `osier device ...`
 #[derive(Debug, Subcommand)]
@@ -63,6 +60,11 @@ pub struct CreateArgs {
     /// Erase a block device that holds data
     #[arg(long)]
     overwrite: bool,
+    /// A file with the device's pipelines
+    ///
+    /// Without it the device has one, `main`: compress, encrypt, checksum.
+    #[arg(long, value_name = "FILE")]
+    pipelines: Option<PathBuf>,
 }
 
 /// A device.
@@ -120,8 +122,7 @@ fn create(args: &CreateArgs, context: &Context) -> anyhow::Result<Exit> {
         std::fs::create_dir_all(&context.home)
             .with_context(|| format!("making the home of devices {} failed", context.home.display()))?;
     }
-    let options = create_options(args, context)?;
-    let superblock = Image::create(&path, &options, &profiles::check)?;
+    let superblock = osier_runtime::create::create(&create_spec(args, &path, context)?)?;
     tracing::info!(path = %path.display(), uuid = %superblock.uuid, "made a device image");
     let inspection = osier_image::inspect(&path)?;
     if context.json {
@@ -134,27 +135,34 @@ fn create(args: &CreateArgs, context: &Context) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
-fn create_options(args: &CreateArgs, context: &Context) -> anyhow::Result<CreateOptions> {
+fn create_spec<'a>(args: &CreateArgs, path: &'a Path, context: &Context) -> anyhow::Result<CreateSpec<'a>> {
     let defaults = &context.config.device;
     let pick = |given: &Option<String>, configured: &Option<String>| given.clone().or_else(|| configured.clone());
     let word = pick(&args.profile, &defaults.profile).unwrap_or_else(|| PROFILE_DEFAULT.to_owned());
     let (text, profile) = profiles::find(&word)?;
     let capacity = pick(&args.capacity, &defaults.capacity).unwrap_or_else(|| CAPACITY_DEFAULT.to_owned());
-    let logical_blocks = whole_blocks("capacity", &capacity)? / BLOCK_BYTES;
+    let capacity_bytes = whole_blocks("capacity", &capacity)?;
     let blocks_max = profiles::logical_blocks_max(&profile);
-    if logical_blocks > blocks_max {
+    if capacity_bytes / BLOCK_BYTES > blocks_max {
         let most = format_bytes(blocks_max * BLOCK_BYTES);
         let text = format!("the flash array of profile `{word}` holds at most {most}; ask for less than {capacity}");
         return Err(Failure::new(Exit::BadInput, text).into());
     }
     let pmr_bytes = match pick(&args.pmr, &defaults.pmr) {
-        Some(size) => whole_blocks("size of the persistent memory region", &size)?,
-        None => profile.write_buffer.bytes.next_multiple_of(BLOCK_BYTES) + PMR_BESIDE_BUFFER_BYTES,
+        Some(size) => Some(whole_blocks("size of the persistent memory region", &size)?),
+        None => None,
     };
     let media = pick(&args.media, &defaults.media).unwrap_or_else(|| MEDIA_DEFAULT.to_owned());
     let media = media_spec(&media, args.overwrite)?;
-    let media_bytes = profile.geometry_for(logical_blocks).media_bytes();
-    Ok(CreateOptions { profile: text, media, media_bytes, pmr_bytes, logical_blocks })
+    let mut spec = CreateSpec::new(path, &text.name, &text.text, capacity_bytes);
+    if let Some(file) = &args.pipelines {
+        let read = std::fs::read_to_string(file).map_err(|cause| {
+            Failure::new(Exit::BadInput, format!("reading the pipelines {} failed: {cause}", file.display()))
+        })?;
+        let directory = file.parent().unwrap_or(Path::new(".")).to_owned();
+        spec.pipelines = (read, file.display().to_string(), directory);
+    }
+    Ok(CreateSpec { media, pmr_bytes, ..spec })
 }
 
 /// A size in bytes that is a multiple of a block, and not zero.

@@ -1,13 +1,41 @@
 //! The command groups, one file each: its arguments as clap reads them, and its work.
 
+pub mod actor;
+pub mod demo;
 pub mod device;
+pub mod domain;
+pub mod serve;
+pub mod soak;
 
 use std::path::PathBuf;
+
+use osier_runtime::bootstrap::Placement;
 
 use crate::cli::{Command, Global};
 use crate::config::Config;
 use crate::exit::{Exit, Failure};
 use crate::home;
+
+/// Where actors are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum PlacementArg {
+    /// All on the host, for good
+    Host,
+    /// All on the device, for good
+    Device,
+    /// On the device at the start, then where the policy wants them
+    Adaptive,
+}
+
+impl From<PlacementArg> for Placement {
+    fn from(arg: PlacementArg) -> Self {
+        match arg {
+            PlacementArg::Host => Self::Host,
+            PlacementArg::Device => Self::Device,
+            PlacementArg::Adaptive => Self::Adaptive,
+        }
+    }
+}
 
 /// What every command is given beside its own arguments.
 #[derive(Debug)]
@@ -50,5 +78,11 @@ impl Context {
 pub fn run(command: Command, context: &Context) -> anyhow::Result<Exit> {
     match command {
         Command::Device(command) => device::run(command, context),
+        Command::Demo(args) => demo::run(&args, context),
+        Command::Serve(args) => serve::run(&args, context),
+        Command::Actor(command) => actor::run(&command, context),
+        Command::Soak(args) => soak::run(&args, context),
+        Command::Domain => domain::run(),
+        Command::CompileModule { arguments } => Ok(domain::compile(&arguments)),
     }
 }

@@ -1,0 +1,127 @@
+//! `osier actor`: where the actors of a running device are, and moving them.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use clap::Subcommand;
+use osier_domain::{ActorId, Side};
+use osier_report::Table;
+use osier_runtime::Attached;
+
+use super::Context;
+use crate::exit::{Exit, Failure};
+
+/// List and move the actors of a running device
+#[derive(Debug, Subcommand)]
+pub enum ActorCommand {
+    /// Where each actor is, and what it did
+    Ls {
+        /// The device
+        device: String,
+    },
+    /// Move an actor, or a whole pipeline; from then on the policy rests
+    Move {
+        /// The device
+        device: String,
+        /// PIPELINE/STAGE, a pipeline's name for all of its stages, or `all`
+        actor: String,
+        /// Where to; `auto` gives placement back to the policy
+        #[arg(value_enum)]
+        to: Destination,
+    },
+}
+
+/// Where an actor is to go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Destination {
+    /// The host's domain.
+    Host,
+    /// The device's domain.
+    Device,
+    /// Wherever the policy wants it.
+    Auto,
+}
+
+/// How long the host may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Does what was asked.
+///
+/// # Errors
+/// When the device does not run, or there is no such actor.
+pub fn run(command: &ActorCommand, context: &Context) -> Result<Exit> {
+    match command {
+        ActorCommand::Ls { device } => list(&Attached::open(&context.image_path(device)?)?, context),
+        ActorCommand::Move { device, actor, to } => {
+            move_actors(&Attached::open(&context.image_path(device)?)?, actor, *to)
+        }
+    }
+}
+
+fn list(device: &Attached, context: &Context) -> Result<Exit> {
+    let mut table = Table::new().left("actor").left("where").right("bytes on host").right("bytes on device");
+    let mut rows = Vec::new();
+    for actor in device.setup.pipelines.actors() {
+        let place = device.setup.owner(actor.id).map_or("moving".to_owned(), |side| side.to_string());
+        let bytes = [Side::Host, Side::Device].map(|side| device.setup.control.actor_stats(actor.id, side).0);
+        rows.push(serde_json::json!({
+            "actor": actor.label(), "where": place, "bytes_host": bytes[0], "bytes_device": bytes[1],
+            "current": actor.current,
+        }));
+        table.row([actor.label(), place, bytes[0].to_string(), bytes[1].to_string()]);
+    }
+    if context.json {
+        println!("{}", serde_json::Value::Array(rows));
+    } else {
+        print!("{}", table.to_text());
+    }
+    Ok(Exit::Ok)
+}
+
+fn move_actors(device: &Attached, wanted: &str, to: Destination) -> Result<Exit> {
+    let to = match to {
+        Destination::Host => Some(Side::Host),
+        Destination::Device => Some(Side::Device),
+        Destination::Auto => None,
+    };
+    for actor in select(device, wanted)? {
+        let ticket = device.setup.control.ask(actor, to);
+        let began = Instant::now();
+        let left = loop {
+            if let Some(left) = device.setup.control.answered(ticket) {
+                break left;
+            }
+            if began.elapsed() > PATIENCE {
+                return Err(
+                    Failure::new(Exit::Failure, "the host's domain does not answer; is the device still up?").into()
+                );
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        if left > 0 {
+            let text =
+                format!("{left} actor(s) of {wanted} did not arrive in time; `osier actor ls` shows where they are");
+            return Err(Failure::new(Exit::Failure, text).into());
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+/// The actors that a word means; `None` stands for all of them.
+fn select(device: &Attached, wanted: &str) -> Result<Vec<Option<ActorId>>> {
+    if wanted == "all" {
+        return Ok(vec![None]);
+    }
+    let pipelines = &device.setup.pipelines;
+    if let Some(actor) = pipelines.find_actor(wanted) {
+        return Ok(vec![Some(actor)]);
+    }
+    let of: Vec<Option<ActorId>> =
+        pipelines.actors().iter().filter(|a| a.current && a.pipeline == wanted).map(|a| Some(a.id)).collect();
+    if of.is_empty() {
+        let known: Vec<String> = pipelines.actors().iter().filter(|a| a.current).map(|a| a.label()).collect();
+        let text = format!("this device has no actor or pipeline `{wanted}`; it has {}", known.join(", "));
+        return Err(Failure::new(Exit::BadInput, text).into());
+    }
+    Ok(of)
+}

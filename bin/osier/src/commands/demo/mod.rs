@@ -1,0 +1,174 @@
+//! `osier demo`: the main job, from real files to proof.
+//!
+//! It makes a device of its own, writes real files through the pipeline while the device heats up and its
+//! actors move, reads everything back through the inverse pipeline, does the same again with placement fixed
+//! on the device, and puts both side by side.
+
+mod live;
+mod outcome;
+mod page;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use osier_runtime::bootstrap::{Event, Job, Options, Placement};
+use osier_runtime::create::{CreateSpec, DEFAULT_PIPELINE, create};
+use osier_runtime::workload::FilesSpec;
+use osier_runtime::{Session, Watch};
+
+use super::{Context as Invocation, PlacementArg, domain};
+use crate::exit::Exit;
+use crate::profiles;
+use outcome::{Outcome, Prediction};
+
+/// Compress, encrypt and checksum real files while the device heats up and its actors move.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Without --input it takes what every machine with Osier has: its sources, if it is started in their directory, \
+and its own program. The model runs at a stated fraction of the profile's rates (--rate-divisor; energies are \
+multiplied, so that the heat is the same) and the temperature moves faster than it would (--thermal-time-scale); \
+nothing else is scaled.")]
+pub struct DemoArgs {
+    /// A file or directory to write; may be given several times.
+    #[arg(long, value_name = "PATH")]
+    input: Vec<PathBuf>,
+    /// How long to write, in seconds, for each of the two runs.
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    seconds: u64,
+    /// A built-in profile, or the path of one.
+    #[arg(long, default_value = "smartssd")]
+    profile: String,
+    /// Where the actors are in the first run; the second run always has them fixed on the device.
+    #[arg(long, value_enum, default_value_t = PlacementArg::Adaptive)]
+    placement: PlacementArg,
+    /// The placement policy (`osier sched policies` lists them).
+    #[arg(long, default_value = osier_sched::DEFAULT_POLICY)]
+    policy: String,
+    /// Divide the profile's rates by this, and multiply its energies.
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    rate_divisor: u32,
+    /// Let the temperature change so many times faster.
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    thermal_time_scale: u32,
+    /// Where the HTML report goes.
+    #[arg(long, default_value = "osier-demo.html", value_name = "FILE")]
+    report: PathBuf,
+    /// Where the device is made; by default in a temporary directory that is removed at the end.
+    #[arg(long, value_name = "DIR")]
+    device: Option<PathBuf>,
+    /// Leave out the second run, with placement fixed on the device.
+    #[arg(long)]
+    skip_fixed: bool,
+}
+
+/// Bytes of input at most, so that a pass over it is short against the run.
+const INPUT_BYTES_MAX: u64 = 96 << 20;
+/// The device that the demo makes.
+const CAPACITY_BYTES: u64 = 1 << 30;
+
+/// Runs the demo.
+pub fn run(args: &DemoArgs, context: &Invocation) -> Result<Exit> {
+    let (text, profile) = profiles::find(&args.profile)?;
+    let scaled = profile.scaled(args.rate_divisor, args.thermal_time_scale);
+    let inputs = inputs(&args.input)?;
+    let temporary = tempfile::Builder::new().prefix("osier-demo-").tempdir().context("making a temporary directory")?;
+    let root = args.device.clone().unwrap_or_else(|| temporary.path().to_owned());
+    let first: Placement = args.placement.into();
+    let mut outcomes = Vec::new();
+    let runs = [(name(first), first), ("device-fixed", Placement::Device)];
+    for (label, placement) in runs.into_iter().take(if args.skip_fixed { 1 } else { 2 }) {
+        let image = root.join(format!("demo-{label}"));
+        create(&CreateSpec::new(&image, &text.name, &text.text, CAPACITY_BYTES))?;
+        outcomes.push(one_run(args, context.json, &image, label, placement, &inputs)?);
+    }
+    let prediction = Prediction::of(&scaled, &outcomes);
+    let page = page::build(args, &scaled, &outcomes, &prediction);
+    std::fs::write(&args.report, page).with_context(|| format!("writing the report {}", args.report.display()))?;
+    if context.json {
+        println!("{}", outcome::json(&outcomes, &prediction));
+    } else {
+        println!("\n{}", outcome::table(&outcomes).to_text());
+        println!("{}", prediction.sentence());
+        println!("report: {}", args.report.display());
+    }
+    Ok(if outcomes.iter().all(Outcome::is_right) { Exit::Ok } else { Exit::VerificationFailed })
+}
+
+fn name(placement: Placement) -> &'static str {
+    match placement {
+        Placement::Host => "host-fixed",
+        Placement::Device => "device-only",
+        Placement::Adaptive => "adaptive",
+    }
+}
+
+fn one_run(
+    args: &DemoArgs,
+    json: bool,
+    image: &Path,
+    label: &'static str,
+    placement: Placement,
+    inputs: &[PathBuf],
+) -> Result<Outcome> {
+    let options = Options {
+        placement,
+        policy: args.policy.clone(),
+        rate_divisor: args.rate_divisor,
+        thermal_time_scale: args.thermal_time_scale,
+        ..Options::default()
+    };
+    let tag = osier_runtime::create::current_tag(image, DEFAULT_PIPELINE)?;
+    let job = Job::Files(FilesSpec {
+        inputs: inputs.to_vec(),
+        input_bytes_max: INPUT_BYTES_MAX,
+        write_ns: args.seconds * 1_000_000_000,
+        depth: 8,
+        request_blocks: 16,
+        tag: tag.0,
+        verify: true,
+    });
+    let mut session = Session::start(domain::session(image.to_owned(), options, job)?)?;
+    let names = session.setup().pipelines.actors().iter().map(|a| a.stage.name.clone()).collect();
+    let survival = session.setup().survival()?;
+    let mut view = live::View::new(label, names, json);
+    let mut outcome = Outcome::new(label, survival);
+    session.watch(|session, event| {
+        match event {
+            None => {}
+            Some(Event::Progress(progress)) => {
+                view.show(progress);
+                outcome.series.push(progress.clone());
+            }
+            Some(Event::Notice { text }) => view.notice(text),
+            Some(Event::Serving { at_ns }) => outcome.began_ns = *at_ns,
+            Some(Event::Finished(report)) => {
+                outcome.finish(session, report);
+                return Watch::End;
+            }
+        }
+        Watch::On
+    })?;
+    view.end();
+    outcome.deaths = session.stop()?.len();
+    if !outcome.finished {
+        bail!("the {label} run was stopped before it ended");
+    }
+    Ok(outcome)
+}
+
+/// What to write when nothing was named: the project's sources, if we stand in them, and this program.
+fn inputs(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    if !named.is_empty() {
+        return Ok(named.to_vec());
+    }
+    let here = std::env::current_dir().context("finding the current directory")?;
+    let sources: Vec<PathBuf> = ["crates", "bin", "actors", "docs", "profiles", "Cargo.lock"]
+        .iter()
+        .map(|name| here.join(name))
+        .filter(|path| here.join("Cargo.toml").exists() && path.exists())
+        .filter(|path| path.file_name().is_some_and(|name| name != "target"))
+        .collect();
+    let program = std::env::current_exe().context("finding this program")?;
+    Ok(sources.into_iter().chain([program]).collect())
+}

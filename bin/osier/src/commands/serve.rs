@@ -1,0 +1,99 @@
+//! `osier serve`: brings a device up and keeps it up.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+use osier_runtime::bootstrap::{Event, Job, Options};
+use osier_runtime::{Session, Watch};
+
+use super::{Context, PlacementArg};
+use crate::exit::Exit;
+
+/// Bring a device up and keep it up until SIGINT or SIGTERM
+///
+/// The host's and the device's domain are started as two processes, watched, and recovered if one dies. Other
+/// commands (`osier actor`, `osier status`) speak to the running device.
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// The device: a name in the home, or a path
+    pub device: String,
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+/// How a session runs.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "How it runs")]
+pub struct RunArgs {
+    /// Where the actors are
+    #[arg(long, value_enum, default_value_t = PlacementArg::Adaptive)]
+    pub placement: PlacementArg,
+    /// The policy of adaptive placement
+    #[arg(long, default_value = osier_sched::DEFAULT_POLICY)]
+    pub policy: String,
+    /// Let everything take as long as it takes, not as long as the model says
+    #[arg(long)]
+    pub no_model_timing: bool,
+    /// How the host waits when idle: poll, umwait, futex, hybrid or hybrid:NANOSECONDS
+    #[arg(long, default_value = "hybrid")]
+    pub host_wait: String,
+    /// How the device waits when idle
+    #[arg(long, default_value = "hybrid")]
+    pub device_wait: String,
+    /// Bind host and device to these processors
+    #[arg(long, value_name = "HOST,DEVICE", value_delimiter = ',', num_args = 1)]
+    pub cpus: Option<Vec<usize>>,
+    /// Divide the profile's rates by this, and multiply its energies
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub rate_divisor: u32,
+    /// Let the temperature change so many times faster
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub thermal_time_scale: u32,
+    /// Write the scheduler's samples to this file, for `osier sched replay`
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+}
+
+impl RunArgs {
+    /// As the runtime takes them.
+    pub fn options(&self) -> Options {
+        Options {
+            placement: self.placement.into(),
+            policy: self.policy.clone(),
+            model_timing: !self.no_model_timing,
+            host_wait: self.host_wait.clone(),
+            device_wait: self.device_wait.clone(),
+            cpus: self.cpus.as_ref().and_then(|c| <[usize; 2]>::try_from(c.as_slice()).ok()),
+            rate_divisor: self.rate_divisor,
+            thermal_time_scale: self.thermal_time_scale,
+            record: self.record.clone(),
+            ..Options::default()
+        }
+    }
+}
+
+/// Serves until it is told to stop.
+///
+/// # Errors
+/// What the session says.
+pub fn run(args: &ServeArgs, context: &Context) -> Result<Exit> {
+    let image = context.image_path(&args.device)?;
+    let spec = super::domain::session(image, args.run.options(), Job::Idle)?;
+    let stop = crate::signals::stop_flag()?;
+    let mut session = Session::start(spec)?;
+    eprintln!("osier: {} is up; completed data {}", args.device, session.setup().survival()?);
+    session.watch(|_, event| match event {
+        Some(Event::Notice { text }) => {
+            eprintln!("osier: {text}");
+            Watch::On
+        }
+        _ if stop.is_set() => Watch::End,
+        _ => Watch::On,
+    })?;
+    let deaths = session.stop()?;
+    for death in deaths {
+        eprintln!("osier: the {} domain died ({}) and was recovered in {:?}", death.side, death.how, death.recovery);
+    }
+    Ok(Exit::Ok)
+}

@@ -1,0 +1,436 @@
+//! The control object: the shared words by which the supervisor, the two domains and the command line
+//! speak to each other while traffic runs.
+//!
+//! Every word is an atomic of its own, has one writer at a time, and may be read by anyone. Nothing here is
+//! needed to recover data: a fresh control object is made at each start, from the device's own records.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use osier_domain::{ACTORS_MAX, ActorId, STREAMS_MAX, Side};
+use osier_pmr::Object;
+
+/// Words of the control object.
+const WORDS: usize = 1024;
+/// Bytes of the control object.
+pub const CONTROL_BYTES: u64 = (WORDS * 8) as u64;
+/// Bytes of the log of migrations.
+pub const MOVES_BYTES: u64 = (MOVE_RECORDS * 64) as u64;
+/// Migrations that the log holds; later ones overwrite the oldest.
+pub const MOVE_RECORDS: usize = 16384;
+
+const EPOCH: usize = 0;
+const GO: usize = 1;
+const STOP: usize = 2;
+const RATE: usize = 3;
+const COMMAND: usize = 4;
+const COMMAND_ACK: usize = 5;
+const COMMAND_RESULT: usize = 6;
+const POLICY_OFF: usize = 7;
+const PARKED: usize = 8;
+const READY: usize = 10;
+const ALIVE: usize = 12;
+const PID: usize = 14;
+const RECOVERED: usize = 16;
+const SAMPLE: usize = 32;
+const CURSOR: usize = 64;
+const DELIVERED: usize = CURSOR + STREAMS_MAX;
+const STAMP: usize = 128;
+const MOVES_NEXT: usize = STAMP + 8 * ACTORS_MAX;
+const STATS: usize = MOVES_NEXT + 8;
+const DIGEST: usize = STATS + 4 * ACTORS_MAX;
+const WINDOW: usize = DIGEST + 2;
+const _: () = assert!(DELIVERED + STREAMS_MAX <= STAMP);
+const _: () = assert!(WINDOW + STREAMS_MAX <= WORDS);
+
+/// What the device tells of itself, at each tick of its firmware.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Gauge {
+    /// Modelled temperature in millidegrees Celsius, offset by 1,000,000 to stay positive.
+    Temperature = 0,
+    /// Share of the device's cores that the model has busy, in permille.
+    Utilisation = 1,
+    /// What throttling leaves of the speed, in permille.
+    Speed = 2,
+    /// Bytes that clients wrote.
+    HostBytes = 3,
+    /// Bytes that were stored for them.
+    StoredBytes = 4,
+    /// Bytes in the write buffer.
+    Buffered = 5,
+    /// Requests in the device's domain.
+    Pending = 6,
+    /// Pages programmed.
+    Programs = 7,
+    /// Blocks erased.
+    Erases = 8,
+    /// Write amplification in permille.
+    Amplification = 9,
+    /// Resident bytes of the device's process, the shared region left out.
+    Resident = 10,
+    /// Share of the host's thread that was busy in the last scheduler epoch, in permille.
+    HostBusy = 11,
+    /// Throttle transitions so far.
+    Throttles = 12,
+    /// Logical bytes that are mapped now.
+    MappedBytes = 13,
+    /// Bytes that they take on the media now.
+    LiveBytes = 14,
+    /// Chunks that ended more than 50 microseconds after the model's time.
+    LateChunks = 15,
+}
+
+/// A handle on the control object and the log of migrations.
+#[derive(Clone)]
+pub struct Control {
+    words: Object,
+    moves: Object,
+}
+
+/// One move asked for by the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Command {
+    /// Its number.
+    pub sequence: u64,
+    /// Which actor; `None` for every actor.
+    pub actor: Option<ActorId>,
+    /// Where to; `None` gives placement back to the policy.
+    pub to: Option<Side>,
+}
+
+/// When each part of one migration happened, in nanoseconds of the monotonic clock.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MoveTimes {
+    /// Who.
+    pub actor: u16,
+    /// From the host to the device, rather than back.
+    pub to_device: bool,
+    /// It was moved in the middle of a request.
+    pub mid_request: bool,
+    /// The decision.
+    pub routed: u64,
+    /// The running chunk had ended.
+    pub drained: u64,
+    /// The checkpoint was ready.
+    pub ready: u64,
+    /// The destination was active.
+    pub active: u64,
+    /// The first chunk at the destination began and ended.
+    pub first_served: u64,
+}
+
+impl Control {
+    /// A handle over the two objects.
+    pub fn new(words: Object, moves: Object) -> Control {
+        assert!(words.len() >= CONTROL_BYTES && moves.len() >= MOVES_BYTES);
+        Control { words, moves }
+    }
+
+    fn word(&self, index: usize) -> &AtomicU64 {
+        self.words.word64(index as u64 * 8)
+    }
+
+    fn get(&self, index: usize) -> u64 {
+        self.word(index).load(Ordering::Acquire)
+    }
+
+    fn set(&self, index: usize, value: u64) {
+        self.word(index).store(value, Ordering::Release);
+    }
+
+    /// Rises when a domain has died; whoever lives parks.
+    pub fn epoch(&self) -> u64 {
+        self.get(EPOCH)
+    }
+
+    /// The supervisor begins a recovery.
+    pub fn raise_epoch(&self) -> u64 {
+        self.word(EPOCH).fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// The epoch whose recovery is done: both domains may serve.
+    pub fn go(&self) -> u64 {
+        self.get(GO)
+    }
+
+    /// The supervisor ends a recovery.
+    pub fn set_go(&self, epoch: u64) {
+        self.set(GO, epoch);
+    }
+
+    /// Whether both domains are to end.
+    pub fn stopping(&self) -> bool {
+        self.get(STOP) != 0
+    }
+
+    /// Asks both domains to end.
+    pub fn stop(&self) {
+        self.set(STOP, 1);
+    }
+
+    /// What part of full speed clients may offer, in permille.
+    pub fn rate_permille(&self) -> u64 {
+        self.get(RATE)
+    }
+
+    /// Sets what part of full speed clients may offer.
+    pub fn set_rate_permille(&self, permille: u64) {
+        self.set(RATE, permille);
+    }
+
+    /// The epoch at which a domain parked: it serves nothing and its published cursors are final.
+    pub fn parked(&self, side: Side) -> u64 {
+        self.get(PARKED + side as usize)
+    }
+
+    /// A domain has parked.
+    pub fn set_parked(&self, side: Side, epoch: u64) {
+        self.set(PARKED + side as usize, epoch);
+    }
+
+    /// The epoch for which a domain is ready to serve.
+    pub fn ready(&self, side: Side) -> u64 {
+        self.get(READY + side as usize)
+    }
+
+    /// A domain is ready to serve.
+    pub fn set_ready(&self, side: Side, epoch: u64) {
+        self.set(READY + side as usize, epoch);
+    }
+
+    /// A domain has taken its actors for an epoch; whether the other has too. Neither serves before both have:
+    /// one that moved an actor while the other still asked the records would have the move taken for one that
+    /// the death interrupted.
+    pub fn recovered(&self, side: Side, epoch: u64) -> bool {
+        self.get(RECOVERED + side as usize) == epoch + 1
+    }
+
+    /// This domain has taken its actors.
+    pub fn set_recovered(&self, side: Side, epoch: u64) {
+        self.set(RECOVERED + side as usize, epoch + 1);
+    }
+
+    /// Waits until the supervisor has let `epoch` begin (`go`) or both domains have recovered; false when the
+    /// epoch has moved on or everything is to stop. `meanwhile` is called again and again.
+    pub fn await_epoch(&self, epoch: u64, until: impl Fn(&Control) -> bool, mut meanwhile: impl FnMut()) -> bool {
+        while !until(self) {
+            if self.stopping() || self.epoch() > epoch {
+                return false;
+            }
+            meanwhile();
+            std::thread::sleep(std::time::Duration::from_micros(50));
+        }
+        true
+    }
+
+    /// Which domains the kernel reported alive when the present epoch began.
+    pub fn alive(&self) -> [bool; 2] {
+        [self.get(ALIVE) != 0, self.get(ALIVE + 1) != 0]
+    }
+
+    /// The supervisor notes who is alive.
+    pub fn set_alive(&self, alive: [bool; 2]) {
+        self.set(ALIVE, u64::from(alive[0]));
+        self.set(ALIVE + 1, u64::from(alive[1]));
+    }
+
+    /// The process of a domain.
+    pub fn pid(&self, side: Side) -> u64 {
+        self.get(PID + side as usize)
+    }
+
+    /// Notes the process of a domain.
+    pub fn set_pid(&self, side: Side, pid: u32) {
+        self.set(PID + side as usize, u64::from(pid));
+    }
+
+    /// The last committed sequence of each stream, as the device publishes it when it parks and starts.
+    pub fn cursors(&self) -> [u64; STREAMS_MAX] {
+        std::array::from_fn(|stream| self.get(CURSOR + stream))
+    }
+
+    /// The device publishes a cursor and which of the 64 sequences up to it were committed: bit *i* stands for
+    /// the one *i* before it. A write that the core refused lies below the cursor and was not.
+    pub fn set_cursor(&self, stream: usize, sequence: u64, window: u64) {
+        self.set(WINDOW + stream, window);
+        self.set(CURSOR + stream, sequence);
+    }
+
+    /// Whether the device has committed a request, as far as it says: of requests in flight it does.
+    pub fn is_committed(&self, stream: usize, sequence: u64) -> bool {
+        match self.get(CURSOR + stream).checked_sub(sequence) {
+            Some(behind @ 0..64) => self.get(WINDOW + stream) >> behind & 1 == 1,
+            Some(_) => true,
+            None => false,
+        }
+    }
+
+    /// The last sequence of each stream whose completion the client was given.
+    pub fn delivered(&self) -> [u64; STREAMS_MAX] {
+        std::array::from_fn(|stream| self.get(DELIVERED + stream))
+    }
+
+    /// The host notes a delivery.
+    pub fn set_delivered(&self, stream: usize, sequence: u64) {
+        self.set(DELIVERED + stream, sequence);
+    }
+
+    /// Reads a gauge.
+    pub fn gauge(&self, gauge: Gauge) -> u64 {
+        self.get(SAMPLE + gauge as usize)
+    }
+
+    /// Sets a gauge.
+    pub fn set_gauge(&self, gauge: Gauge, value: u64) {
+        self.word(SAMPLE + gauge as usize).store(value, Ordering::Relaxed);
+    }
+
+    /// The modelled temperature, in millidegrees Celsius.
+    pub fn temperature_millicelsius(&self) -> i64 {
+        self.gauge(Gauge::Temperature) as i64 - 1_000_000
+    }
+
+    /// Sets the modelled temperature, in millidegrees Celsius.
+    pub fn set_temperature_millicelsius(&self, value: i64) {
+        self.set_gauge(Gauge::Temperature, (value + 1_000_000).max(0) as u64);
+    }
+
+    /// Whether the policy rests because somebody placed actors by hand.
+    pub fn policy_off(&self) -> bool {
+        self.get(POLICY_OFF) != 0
+    }
+
+    /// Lets the policy rest or work.
+    pub fn set_policy_off(&self, off: bool) {
+        self.set(POLICY_OFF, u64::from(off));
+    }
+
+    /// The command line asks for a move; answers the number to wait for.
+    pub fn ask(&self, actor: Option<ActorId>, to: Option<Side>) -> u64 {
+        let sequence = (self.get(COMMAND) >> 32) + 1;
+        let actor = actor.map_or(0xffff, |a| u64::from(a.0));
+        let to = to.map_or(2, |side| side as u64);
+        self.set(COMMAND, sequence << 32 | actor << 8 | to);
+        sequence
+    }
+
+    /// The command that has not been answered, if there is one.
+    pub fn command(&self) -> Option<Command> {
+        let word = self.get(COMMAND);
+        let sequence = word >> 32;
+        if sequence == self.get(COMMAND_ACK) {
+            return None;
+        }
+        let actor = (word >> 8 & 0xffff) as u16;
+        Some(Command {
+            sequence,
+            actor: (actor != 0xffff).then_some(ActorId(actor)),
+            to: Side::from_byte((word & 0xff) as u8),
+        })
+    }
+
+    /// The host answers a command: 0 done, else how many actors did not arrive in time.
+    pub fn answer(&self, sequence: u64, result: u64) {
+        self.set(COMMAND_RESULT, result);
+        self.set(COMMAND_ACK, sequence);
+    }
+
+    /// The answer to a command, once there is one.
+    pub fn answered(&self, sequence: u64) -> Option<u64> {
+        (self.get(COMMAND_ACK) == sequence).then(|| self.get(COMMAND_RESULT))
+    }
+
+    /// Notes what an actor did at one side so far: input bytes that went through, and nanoseconds (of the model on
+    /// the device, of the processor on the host).
+    pub fn set_actor_stats(&self, actor: ActorId, side: Side, bytes: u64, busy_ns: u64) {
+        let at = STATS + usize::from(actor.0) * 4 + side as usize * 2;
+        self.word(at).store(bytes, Ordering::Relaxed);
+        self.word(at + 1).store(busy_ns, Ordering::Relaxed);
+    }
+
+    /// Input bytes that an actor worked on at one side, and the nanoseconds that took.
+    pub fn actor_stats(&self, actor: ActorId, side: Side) -> (u64, u64) {
+        let at = STATS + usize::from(actor.0) * 4 + side as usize * 2;
+        (self.get(at), self.get(at + 1))
+    }
+
+    /// Publishes the checksum over all that was stored for the first two streams.
+    pub fn set_digest(&self, digest: [u64; 2]) {
+        self.set(DIGEST, digest[0]);
+        self.set(DIGEST + 1, digest[1]);
+    }
+
+    /// The checksum over all that was stored for the first two streams.
+    pub fn digest(&self) -> [u64; 2] {
+        [self.get(DIGEST), self.get(DIGEST + 1)]
+    }
+
+    /// Notes when a part of an actor's present migration happened.
+    pub fn stamp(&self, actor: ActorId, part: Stamp, at: u64) {
+        self.word(STAMP + 8 * usize::from(actor.0) + part as usize).store(at, Ordering::Release);
+    }
+
+    /// The destination served: the migration's times go to the log.
+    pub fn log_move(&self, actor: ActorId, to: Side) {
+        let part = |p: Stamp| self.get(STAMP + 8 * usize::from(actor.0) + p as usize);
+        let index = self.word(MOVES_NEXT).fetch_add(1, Ordering::AcqRel) as usize % MOVE_RECORDS;
+        let flags = 1 | u64::from(actor.0) << 8 | (to as u64) << 32 | part(Stamp::MidRequest) << 40;
+        let words = [
+            part(Stamp::Routed),
+            part(Stamp::Drained),
+            part(Stamp::Ready),
+            part(Stamp::Active),
+            part(Stamp::FirstServed),
+        ];
+        for (offset, word) in words.into_iter().enumerate() {
+            let at = index as u64 * 64 + 8 + offset as u64 * 8;
+            self.moves.word64(at).store(word, Ordering::Relaxed);
+        }
+        self.moves.word64(index as u64 * 64).store(flags, Ordering::Release);
+    }
+
+    /// How many migrations were logged.
+    pub fn moves(&self) -> u64 {
+        self.get(MOVES_NEXT)
+    }
+
+    /// The log of migrations from the `first`-th on, as far as it still holds them.
+    pub fn move_log(&self, first: u64) -> Vec<MoveTimes> {
+        let next = self.moves();
+        let first = first.max(next.saturating_sub(MOVE_RECORDS as u64));
+        (first..next).filter_map(|number| self.read_move(number as usize % MOVE_RECORDS)).collect()
+    }
+
+    fn read_move(&self, index: usize) -> Option<MoveTimes> {
+        let at = |offset: u64| self.moves.word64(index as u64 * 64 + offset * 8).load(Ordering::Acquire);
+        let flags = at(0);
+        (flags & 1 == 1).then(|| MoveTimes {
+            actor: (flags >> 8) as u16,
+            to_device: flags >> 32 & 1 == 1,
+            mid_request: flags >> 40 & 1 == 1,
+            routed: at(1),
+            drained: at(2),
+            ready: at(3),
+            active: at(4),
+            first_served: at(5),
+        })
+    }
+}
+
+/// The parts of a migration that are stamped while it runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Stamp {
+    /// The decision.
+    Routed = 0,
+    /// The running chunk had ended.
+    Drained = 1,
+    /// The checkpoint was ready.
+    Ready = 2,
+    /// The destination was active.
+    Active = 3,
+    /// The first chunk at the destination had run.
+    FirstServed = 4,
+    /// Not a time: whether the actor was in the middle of a request.
+    MidRequest = 5,
+}

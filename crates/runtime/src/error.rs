@@ -1,0 +1,119 @@
+//! What can go wrong around a running device, in words that say what to do.
+
+use osier_domain::Side;
+
+/// An operating error of the runtime.
+#[derive(Debug, thiserror::Error)]
+pub enum RuntimeError {
+    /// The image cannot be used.
+    #[error(transparent)]
+    Image(#[from] osier_image::ImageError),
+    /// The media cannot be used.
+    #[error(transparent)]
+    Media(#[from] osier_image::MediaError),
+    /// The shared region cannot be used.
+    #[error(transparent)]
+    Pmr(#[from] osier_pmr::PmrError),
+    /// A ring of the shared region cannot be used.
+    #[error(transparent)]
+    Ring(#[from] osier_pmr::RingError),
+    /// The profile of the image cannot be used.
+    #[error(transparent)]
+    Profile(#[from] osier_device::ProfileError),
+    /// The pipelines of the image cannot be used.
+    #[error(transparent)]
+    Config(#[from] osier_actor::pipeline::ConfigError),
+    /// The pipelines that the image had cannot be read.
+    #[error(transparent)]
+    Registry(#[from] osier_actor::pipeline::RegistryError),
+    /// A module of the image cannot be read.
+    #[error(transparent)]
+    Module(#[from] osier_actor::module::ModuleStoreError),
+    /// An actor cannot be prepared.
+    #[error(transparent)]
+    Prepare(#[from] osier_actor::prepare::PrepareError),
+    /// Machine code cannot be had.
+    #[error(transparent)]
+    Compile(#[from] osier_actor::compile::CompileError),
+    /// The actors do not come up.
+    #[error(transparent)]
+    Runner(#[from] osier_actor::runner::RunnerError),
+    /// The device core cannot begin.
+    #[error(transparent)]
+    Device(#[from] osier_device::DeviceError),
+    /// The input cannot be used.
+    #[error(transparent)]
+    Corpus(#[from] crate::corpus::CorpusError),
+    /// The write buffer in the shared region is not the profile's.
+    #[error(
+        "the image's write buffer has {found} bytes and its profile asks for {wanted}; it may hold data, so it is not resized: \
+         put write_buffer.bytes back, or make another device"
+    )]
+    BufferSize {
+        /// What the region holds.
+        found: u64,
+        /// What the profile says.
+        wanted: u64,
+    },
+    /// A key file holds no key.
+    #[error(
+        "the key file {path} does not hold 64 hexadecimal digits; put the right file back: without it what was sealed cannot be read"
+    )]
+    BadKey {
+        /// Which.
+        path: std::path::PathBuf,
+    },
+    /// Nobody has the device up.
+    #[error("the device {path} is not up; start it with `osier serve`")]
+    NotRunning {
+        /// Its image.
+        path: std::path::PathBuf,
+    },
+    /// An option has no such value.
+    #[error("{0}")]
+    Option(String),
+    /// The system refused something.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What was attempted.
+        what: &'static str,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// A file of the image cannot be used.
+    #[error("cannot {what} ({path}): {source}")]
+    File {
+        /// What was attempted.
+        what: &'static str,
+        /// On what.
+        path: std::path::PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// A domain ended while it was started.
+    #[error("the {side} domain does not start ({how}); its own message stands above, and OSIER_LOG=debug shows more")]
+    DoesNotStart {
+        /// Which.
+        side: Side,
+        /// How it ended.
+        how: String,
+    },
+    /// The device died and its media with it.
+    #[error(
+        "the device domain died ({how}), and media in its memory with it; a device that is to survive that needs media in a file"
+    )]
+    MediaLost {
+        /// How it died.
+        how: String,
+    },
+    /// A domain dies again and again.
+    #[error(
+        "the {side} domain died too often within a minute (last: {how}); the image is unharmed, `osier device check` looks it over"
+    )]
+    DiesTooOften {
+        /// Which.
+        side: Side,
+        /// How it died last.
+        how: String,
+    },
+}

@@ -1,0 +1,469 @@
+//! The device's domain process: the firmware loop that drives the device core with the monotonic clock,
+//! moves bytes between the arena, the core and the media, and runs the device's stages.
+//!
+//! Invariants:
+//! 1. The core alone decides when a command is complete; this loop only tells it the time and what the media
+//!    did.
+//! 2. A request taken from the domain is in `begun` until the core has answered; parking waits for that, so
+//!    that the cursors published then are final.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use osier_device::{CommandId, Completion, Crossing, Device, ReadContent, UnitMeta, WriteMeta};
+use osier_domain::arena::{Buffer, Unit};
+use osier_domain::message::{FLAG_FUA, Request};
+use osier_domain::{Direction, Domain, Nanos, Opcode, STREAMS_MAX, Side, Status, Step, Tag};
+use osier_flash::{BLOCK_BYTES, Lba, MediaOp, MediaOpKind, MediaResult, OpId};
+use osier_image::{Media, SyncTicket, SyncWorker};
+use osier_pmr::{WaitPolicy, Waiter};
+
+use crate::bootstrap::Bootstrap;
+use crate::client::note_failure;
+use crate::clock;
+use crate::error::RuntimeError;
+use crate::link::Link;
+use crate::machine::{Machine, Turn};
+use crate::setup::{BufferBytes, Setup};
+
+const MESSAGES_PER_TURN: usize = 64;
+/// Media operations carried out in one turn, so that requests get their turn too.
+const MEDIA_PER_TURN: usize = 16;
+/// Between two publications of the gauges.
+const GAUGES_NS: u64 = 1_000_000;
+/// How long an idle device sleeps at most.
+const IDLE_MAX: Duration = Duration::from_millis(1);
+
+/// Runs the device's domain until it is told to stop.
+pub fn run(bootstrap: &Bootstrap) -> Result<(), RuntimeError> {
+    let mut firmware = Firmware::open(bootstrap)?;
+    firmware.publish_cursors();
+    firmware.setup.control.set_ready(Side::Device, bootstrap.epoch);
+    firmware.rejoin(bootstrap.epoch)?;
+    while !firmware.setup.control.stopping() {
+        firmware.turn()?;
+    }
+    firmware.shut_down()
+}
+
+struct Firmware {
+    setup: Setup,
+    machine: Machine,
+    domain: Domain,
+    link: Link,
+    device: Device<BufferBytes>,
+    media: Arc<dyn Media>,
+    sync: SyncWorker,
+    syncs: Vec<(SyncTicket, OpId)>,
+    next_sync: u64,
+    waiter: Waiter,
+    epoch: u64,
+    model_timing: bool,
+    digest: Option<[u32; STREAMS_MAX]>,
+    /// Requests that the core works on, by command number modulo the length.
+    begun: Vec<Option<Request>>,
+    next_command: u64,
+    next_gauges: Nanos,
+    completions: Vec<Completion>,
+    payload: Vec<u8>,
+}
+
+impl Firmware {
+    fn open(bootstrap: &Bootstrap) -> Result<Firmware, RuntimeError> {
+        let setup = Setup::open(bootstrap)?;
+        let machine = setup.machine(Side::Device)?;
+        let media = setup.media()?;
+        let device = setup.device(media.as_ref())?;
+        let wait: WaitPolicy =
+            bootstrap.options.device_wait.parse().map_err(|e| RuntimeError::Option(format!("{e}")))?;
+        let waiter = Waiter::new(wait).map_err(|e| RuntimeError::Option(format!("{e}")))?;
+        let sync = SyncWorker::spawn(media.clone())
+            .map_err(|source| RuntimeError::System { what: "start the media's sync thread", source })?;
+        Ok(Firmware {
+            domain: setup.domain(Side::Device),
+            link: setup.link(Side::Device, bootstrap.epoch)?,
+            begun: vec![None; usize::from(machine.arena.layout().slots).next_power_of_two() * 2],
+            setup,
+            machine,
+            device,
+            media,
+            sync,
+            syncs: Vec::new(),
+            next_sync: 0,
+            waiter,
+            epoch: bootstrap.epoch,
+            model_timing: bootstrap.options.model_timing,
+            digest: bootstrap.options.digest.then_some([0; STREAMS_MAX]),
+            next_command: 0,
+            next_gauges: Nanos(0),
+            completions: Vec::new(),
+            payload: Vec::new(),
+        })
+    }
+
+    fn turn(&mut self) -> Result<(), RuntimeError> {
+        if self.setup.control.epoch() != self.epoch {
+            return self.park();
+        }
+        let now = clock::now();
+        let mut busy = self.receive(now);
+        busy |= self.poll_domain(now);
+        busy |= self.begin_requests(now);
+        busy |= self.drive(now)?;
+        busy |= self.poll_domain(now);
+        busy |= self.send();
+        if now >= self.next_gauges {
+            self.publish_gauges(now);
+        }
+        if !busy {
+            self.wait(now);
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, now: Nanos) -> bool {
+        let mut heard = 0;
+        while heard < MESSAGES_PER_TURN {
+            let Some(message) = self.link.receive() else { break };
+            heard += 1;
+            let compute = self.model_timing.then(|| self.device.compute(now));
+            self.domain.receive(message, &mut Turn { machine: &mut self.machine, compute });
+        }
+        if heard == 0 {
+            self.link.publish();
+        }
+        heard > 0
+    }
+
+    fn poll_domain(&mut self, now: Nanos) -> bool {
+        let compute = self.model_timing.then(|| self.device.compute(now));
+        self.domain.poll(now, &mut Turn { machine: &mut self.machine, compute })
+    }
+
+    fn send(&mut self) -> bool {
+        let mut sent = false;
+        while let Some(message) = self.domain.take_outgoing() {
+            self.link.send(&message);
+            sent = true;
+        }
+        if sent {
+            self.link.ring();
+        }
+        sent
+    }
+
+    fn begin_requests(&mut self, now: Nanos) -> bool {
+        let mut any = false;
+        while let Some(request) = self.domain.take_store() {
+            any = true;
+            if let Err(status) = self.begin(now, &request) {
+                note_failure(&self.machine.arena, request.descriptor.slot, status);
+                self.answer(now, Request { status, ..request });
+            }
+        }
+        any
+    }
+
+    /// What crosses the link for a write: its raw bytes if the first stage runs here, else what the host's stages
+    /// made of them.
+    fn crossing(&self, tag: Tag) -> Crossing {
+        match self.domain.plan().stage(tag, Direction::Forward, 0) {
+            Some(first) if self.domain.owns(first) => Crossing::Raw,
+            _ => Crossing::Stored,
+        }
+    }
+
+    /// What crosses the link for a read: which pipelines its extents went through is not known before they are
+    /// found, so this goes by whether the device has every actor.
+    fn read_crossing(&self) -> Crossing {
+        let all = self.domain.plan().pipelines().iter().flat_map(|p| &p.stages).all(|a| self.domain.owns(*a));
+        if all { Crossing::Raw } else { Crossing::Stored }
+    }
+
+    /// Hands a request to the core; `Err` when it is not one that the core can be asked.
+    fn begin(&mut self, now: Nanos, request: &Request) -> Result<(), Status> {
+        let descriptor = &request.descriptor;
+        let id = CommandId(self.next_command);
+        let place = self.next_command as usize % self.begun.len();
+        assert!(self.begun[place].is_none(), "more requests at the core than the arena has slots");
+        let meta = WriteMeta {
+            stream: request.stream.0,
+            stream_sequence: request.sequence,
+            fua: descriptor.flags & FLAG_FUA != 0,
+            crossing: self.crossing(descriptor.tag),
+        };
+        match descriptor.opcode {
+            Opcode::Write | Opcode::Passthrough => {
+                self.machine.passed(Step::StoreBegins, None);
+                self.begin_write(now, id, meta, request)?;
+                self.machine.passed(Step::StoreEnds, None);
+            }
+            Opcode::Read => {
+                let crossing = self.read_crossing();
+                self.device.submit_read(now, id, Lba(descriptor.slba), descriptor.blocks, crossing);
+            }
+            Opcode::Trim => {
+                self.device.submit_trim(now, id, meta, Lba(descriptor.slba), descriptor.blocks);
+            }
+            Opcode::Flush => self.device.submit_flush(now, id),
+        }
+        self.begun[place] = Some(*request);
+        self.next_command += 1;
+        Ok(())
+    }
+
+    fn begin_write(&mut self, now: Nanos, id: CommandId, meta: WriteMeta, request: &Request) -> Result<(), Status> {
+        let slot = request.descriptor.slot;
+        let mut metas = Vec::with_capacity(usize::from(request.descriptor.units));
+        let mut ends = Vec::with_capacity(usize::from(request.descriptor.units));
+        self.payload.clear();
+        for index in 0..request.descriptor.units {
+            let unit = self.machine.arena.unit(slot, index).ok_or(Status::INTERNAL_ERROR)?;
+            let start = self.payload.len();
+            self.payload.resize(start + unit.bytes as usize, 0);
+            self.machine.arena.read_unit(slot, index, &unit, 0, &mut self.payload[start..]);
+            ends.push(start..self.payload.len());
+            metas.push(UnitMeta {
+                slba: Lba(unit.slba),
+                blocks: unit.blocks,
+                raw_bytes: unit.raw_bytes,
+                stored_bytes: unit.bytes,
+                tag: request.descriptor.stored_tag().0,
+            });
+        }
+        if let Some(digests) = &mut self.digest {
+            let digest = &mut digests[usize::from(meta.stream)];
+            *digest = crc32c::crc32c_append(*digest, &self.payload);
+        }
+        let payloads: Vec<&[u8]> = ends.into_iter().map(|range| &self.payload[range]).collect();
+        self.device.submit_write(now, id, meta, &metas, &payloads);
+        Ok(())
+    }
+
+    /// One turn of the core: its completions, and the media operations that it asks for.
+    fn drive(&mut self, now: Nanos) -> Result<bool, RuntimeError> {
+        let mut any = self.finish_syncs(now);
+        for _ in 0..MEDIA_PER_TURN {
+            let Some(op) = self.device.next_op() else { break };
+            any = true;
+            self.carry_out(now, op);
+        }
+        let mut completions = std::mem::take(&mut self.completions);
+        self.device.poll(now, &mut completions);
+        any |= !completions.is_empty();
+        for completion in completions.drain(..) {
+            self.completed(now, completion);
+        }
+        self.completions = completions;
+        Ok(any)
+    }
+
+    fn carry_out(&mut self, now: Nanos, op: MediaOp) {
+        let result = match op.kind {
+            MediaOpKind::Read { address, bytes } => {
+                let mut data = vec![0u8; bytes as usize].into_boxed_slice();
+                match self.media.read(address, &mut data) {
+                    Ok(()) => MediaResult::Read(data),
+                    Err(error) => failed("read", &error),
+                }
+            }
+            MediaOpKind::Program { address, data, .. } => {
+                self.machine.passed(Step::ProgramBegins, None);
+                let result = match data.as_deref().map(|bytes| self.media.program(address, bytes)) {
+                    None | Some(Ok(())) => MediaResult::Programmed(data),
+                    Some(Err(error)) => failed("program", &error),
+                };
+                self.machine.passed(Step::ProgramEnds, None);
+                result
+            }
+            MediaOpKind::Erase { address, bytes } => match self.media.erase(address, bytes) {
+                Ok(()) => MediaResult::Erased,
+                Err(error) => failed("erase", &error),
+            },
+            MediaOpKind::Sync => return self.begin_sync(now, op.id),
+        };
+        self.device.media_done(now, op.id, result);
+    }
+
+    fn begin_sync(&mut self, now: Nanos, op: OpId) {
+        let ticket = SyncTicket(self.next_sync);
+        self.next_sync += 1;
+        match self.sync.submit(ticket) {
+            Ok(()) => self.syncs.push((ticket, op)),
+            // The worker's queue is longer than the barriers that a core has under way; should it be full all
+            // the same, this thread waits for the media itself.
+            Err(_) => {
+                let result = self.media.sync().map_or_else(|e| failed("sync", &e), |()| MediaResult::Synced);
+                self.device.media_done(now, op, result);
+            }
+        }
+    }
+
+    fn finish_syncs(&mut self, now: Nanos) -> bool {
+        let mut any = false;
+        while let Some(done) = self.sync.poll() {
+            any = true;
+            let Some(index) = self.syncs.iter().position(|(ticket, _)| *ticket == done.ticket) else { continue };
+            let (_, op) = self.syncs.swap_remove(index);
+            let result = done.result.map_or_else(|e| failed("sync", &e), |()| MediaResult::Synced);
+            self.device.media_done(now, op, result);
+        }
+        any
+    }
+
+    fn completed(&mut self, now: Nanos, completion: Completion) {
+        let place = completion.id.0 as usize % self.begun.len();
+        let Some(request) = self.begun[place].take() else {
+            panic!("the core completed command {:?}, which it was not asked", completion.id)
+        };
+        let mut request = Request { status: completion.status, ..request };
+        if request.descriptor.opcode == Opcode::Read && completion.status.is_success() {
+            match self.fill(&request, completion) {
+                Ok(units) => request.descriptor.units = units,
+                Err(status) => request.status = status,
+            }
+        } else if !completion.status.is_success() {
+            note_failure(&self.machine.arena, request.descriptor.slot, completion.status);
+        }
+        self.answer(now, request);
+    }
+
+    /// Puts what the core read into the request's slot; the number of units.
+    fn fill(&mut self, request: &Request, completion: Completion) -> Result<u16, Status> {
+        let mut units = 0;
+        let arena = &self.machine.arena;
+        let slot = request.descriptor.slot;
+        for (index, piece) in completion.pieces.into_iter().enumerate() {
+            let hole = Unit {
+                slba: request.descriptor.slba + u64::from(piece.block_offset),
+                version: 0,
+                bytes: 0,
+                raw_bytes: piece.blocks * BLOCK_BYTES,
+                tag: Tag::NONE.0,
+                request_block: piece.block_offset,
+                skip_blocks: 0,
+                blocks: piece.blocks as u16,
+                buffer: Buffer::A,
+            };
+            let (unit, data) = match piece.content {
+                // Nothing was ever written there: no bytes, which are delivered as zeroes.
+                ReadContent::Unmapped => (hole, Box::default()),
+                ReadContent::Stored { extent, first, data } => {
+                    let unit = Unit {
+                        slba: extent.slba.0,
+                        version: extent.sequence,
+                        bytes: data.len() as u32,
+                        raw_bytes: extent.raw_bytes,
+                        tag: extent.tag,
+                        skip_blocks: first,
+                        ..hole
+                    };
+                    (unit, data)
+                }
+            };
+            if unit.bytes > arena.layout().unit_capacity() || index as u32 >= arena.layout().units_max() {
+                // Written by a pipeline with larger units than any that this device has now.
+                return Err(Status::ACTOR_FAILED);
+            }
+            arena.write_unit(slot, index as u16, Buffer::A, piece.block_offset, &data);
+            arena.set_unit(slot, index as u16, &unit);
+            units = index as u16 + 1;
+        }
+        Ok(units)
+    }
+
+    fn answer(&mut self, now: Nanos, request: Request) {
+        let compute = self.model_timing.then(|| self.device.compute(now));
+        self.domain.stored(request, &mut Turn { machine: &mut self.machine, compute });
+    }
+
+    fn wait(&mut self, now: Nanos) {
+        let compute = self.model_timing.then(|| self.device.compute(now));
+        let turn = &mut Turn { machine: &mut self.machine, compute };
+        let mut until = self.next_gauges;
+        for event in [self.domain.next_event(now, turn), self.device.next_event()].into_iter().flatten() {
+            until = until.min(event);
+        }
+        let left = Duration::from_nanos(until.0.saturating_sub(now.0)).min(IDLE_MAX);
+        if !left.is_zero() && self.syncs.is_empty() {
+            let Firmware { waiter, link, .. } = self;
+            let bell = link.bell().clone();
+            waiter.wait_for(&bell, left, || link.has_message().then_some(()));
+        }
+    }
+
+    fn publish_gauges(&mut self, now: Nanos) {
+        self.next_gauges = Nanos(now.0 + GAUGES_NS);
+        self.setup.publish(now, &mut self.device, &self.domain, &self.machine.runner);
+    }
+
+    fn publish_cursors(&self) {
+        for stream in 0..STREAMS_MAX {
+            let cursor = self.device.stream_cursor(stream as u16);
+            let committed = |behind: &u64| {
+                cursor.checked_sub(*behind).is_some_and(|s| s > 0 && self.device.is_committed(stream as u16, s))
+            };
+            let window = (0..64u64).filter(committed).fold(0, |bits, behind| bits | 1 << behind);
+            self.setup.control.set_cursor(stream, cursor, window);
+        }
+    }
+
+    /// The host has died: let the core end what it has begun, publish the cursors, and wait.
+    fn park(&mut self) -> Result<(), RuntimeError> {
+        let epoch = self.setup.control.epoch();
+        while self.begun.iter().any(Option::is_some) {
+            self.drive(clock::now())?;
+            // Answers are for a host that is gone; its successor learns of them by the cursors.
+            while self.domain.take_outgoing().is_some() {}
+        }
+        self.publish_cursors();
+        self.setup.control.set_parked(Side::Device, epoch);
+        self.setup.control.set_ready(Side::Device, epoch);
+        self.rejoin(epoch)
+    }
+
+    /// Waits until the supervisor lets the epoch begin.
+    fn rejoin(&mut self, epoch: u64) -> Result<(), RuntimeError> {
+        let control = self.setup.control.clone();
+        let mut result = Ok(false);
+        let began = control.await_epoch(epoch, |c| c.go() == epoch, || result = self.drive(clock::now()));
+        result?;
+        if !began {
+            return Ok(());
+        }
+        self.epoch = epoch;
+        self.link = self.setup.link(Side::Device, epoch)?;
+        let (cursors, delivered) = (control.cursors(), control.delivered());
+        let gates: [u64; STREAMS_MAX] = std::array::from_fn(|s| cursors[s].max(delivered[s]));
+        let turn = &mut Turn { machine: &mut self.machine, compute: None };
+        self.domain.recover(control.alive(), &self.setup.defaults, &gates, turn);
+        control.set_recovered(Side::Device, epoch);
+        control.await_epoch(epoch, |c| c.recovered(Side::Host, epoch), || {});
+        Ok(())
+    }
+
+    /// Drains the write buffer to the media, so that a clean stop leaves nothing to recover.
+    fn shut_down(&mut self) -> Result<(), RuntimeError> {
+        let id = CommandId(self.next_command);
+        let place = self.next_command as usize % self.begun.len();
+        let mut done = false;
+        self.device.submit_flush(clock::now(), id);
+        while !done {
+            let now = clock::now();
+            self.finish_syncs(now);
+            while let Some(op) = self.device.next_op() {
+                self.carry_out(now, op);
+            }
+            let mut completions = Vec::new();
+            self.device.poll(now, &mut completions);
+            done = completions.iter().any(|c| c.id == id);
+        }
+        self.begun[place] = None;
+        Ok(())
+    }
+}
+
+fn failed(what: &str, error: &osier_image::MediaError) -> MediaResult {
+    tracing::error!(%error, "the media refused to {what}");
+    MediaResult::Failed(crate::setup::media_error(error))
+}

@@ -1,0 +1,488 @@
+//! The host's domain process: clients, the host's stages, and the scheduler.
+
+use std::time::Duration;
+
+use osier_domain::message::Request;
+use osier_domain::{ActorId, Domain, Kind, Message, Nanos, Opcode, STREAMS_MAX, Side, Status, Step, StreamId};
+use osier_pmr::{WaitPolicy, Waiter};
+use osier_sched::{Policy, policy};
+
+use crate::bootstrap::{Bootstrap, Event, Job, JobReport, Placement, Progress};
+use crate::client::{Ask, Client, Left};
+use crate::clock;
+use crate::control::{Command, Gauge};
+use crate::corpus::Corpus;
+use crate::error::RuntimeError;
+use crate::link::Link;
+use crate::machine::{Machine, Turn};
+use crate::sampler::Sampler;
+use crate::setup::Setup;
+use crate::workload::{Files, Port, Soak, TallyReport, Witness, Workload};
+
+/// Messages taken from the ring in one turn, so that clients and stages get their turn too.
+const MESSAGES_PER_TURN: usize = 64;
+/// Between two lines of progress.
+const PROGRESS_NS: u64 = 100_000_000;
+/// How long an idle host sleeps at most before it looks at the control words.
+const IDLE_MAX: Duration = Duration::from_millis(2);
+/// How long a move asked for by hand may take before it is reported as not done.
+const COMMAND_NS: u64 = 2_000_000_000;
+
+/// Runs the host's domain until it is told to stop.
+pub fn run(bootstrap: &Bootstrap, emit: &mut dyn FnMut(&Event)) -> Result<(), RuntimeError> {
+    let mut host = Host::open(bootstrap)?;
+    host.control().set_ready(Side::Host, bootstrap.epoch);
+    host.recover(bootstrap.epoch)?;
+    emit(&Event::Serving { at_ns: clock::now().0 });
+    while !host.control().stopping() {
+        host.turn(emit)?;
+    }
+    Ok(())
+}
+
+struct Host {
+    setup: Setup,
+    machine: Machine,
+    domain: Domain,
+    link: Link,
+    client: Client,
+    workload: Option<Box<dyn Workload>>,
+    waiter: Waiter,
+    epoch: u64,
+    sampler: Sampler,
+    policy: Box<dyn Policy>,
+    placement: Placement,
+    next_tick: Nanos,
+    next_progress: Nanos,
+    forced: Option<Mover>,
+    command: Option<(Command, Nanos)>,
+    pacer: Pacer,
+    span: Span,
+    reported: bool,
+    /// This process has not taken over yet what the slots hold.
+    fresh: bool,
+}
+
+/// What progress lines are made of.
+struct Span {
+    latency: hdrhistogram::Histogram<u64>,
+    write_began: Option<Nanos>,
+    write_ended: Option<Nanos>,
+    moves_at_start: u64,
+}
+
+/// Moves made for their own sake.
+struct Mover {
+    spec: crate::bootstrap::Forced,
+    made: u64,
+    next: Nanos,
+    random: u64,
+}
+
+/// Lets in as much of the offered load as the scheduler allows.
+struct Pacer {
+    permille: u64,
+    credit: u64,
+}
+
+impl Pacer {
+    fn admits(&mut self) -> bool {
+        if self.permille >= 1000 {
+            return true;
+        }
+        self.credit += self.permille;
+        let admitted = self.credit >= 1000;
+        if admitted {
+            self.credit -= 1000;
+        }
+        admitted
+    }
+}
+
+/// The port that a workload sees: client, domain and machine together.
+struct HostPort<'a> {
+    now: Nanos,
+    client: &'a mut Client,
+    domain: &'a mut Domain,
+    machine: &'a mut Machine,
+    pacer: &'a mut Pacer,
+    moves_at_start: u64,
+}
+
+impl Port for HostPort<'_> {
+    fn has_room(&self) -> bool {
+        self.client.has_room()
+    }
+
+    fn submit(&mut self, stream: StreamId, ask: Ask<'_>) -> bool {
+        if !self.client.has_room() || !self.pacer.admits() {
+            return false;
+        }
+        let machine = &mut *self.machine;
+        let request = self.client.prepare(self.now, stream, ask, || machine.passed(Step::SlotFilled, None));
+        let Some(request) = request else { return false };
+        self.domain.submit(request, &mut Turn { machine: self.machine, compute: None });
+        true
+    }
+
+    fn moves(&self) -> u64 {
+        self.machine.control.moves() - self.moves_at_start
+    }
+}
+
+impl Host {
+    fn open(bootstrap: &Bootstrap) -> Result<Host, RuntimeError> {
+        let setup = Setup::open(bootstrap)?;
+        let machine = setup.machine(Side::Host)?;
+        let mut client = Client::new(machine.arena.clone(), setup.units_of_pipelines());
+        let delivered = client.resume(&setup.control);
+        let options = &bootstrap.options;
+        let wait: WaitPolicy = options.host_wait.parse().map_err(|e| RuntimeError::Option(format!("{e}")))?;
+        let waiter = Waiter::new(wait).map_err(|e| RuntimeError::Option(format!("{e}")))?;
+        let policy =
+            policy(&options.policy, &setup.profile.scheduler).map_err(|e| RuntimeError::Option(format!("{e}")))?;
+        let now = clock::now();
+        let latency = hdrhistogram::Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are constants");
+        Ok(Host {
+            domain: setup.domain(Side::Host),
+            link: setup.link(Side::Host, bootstrap.epoch)?,
+            workload: workload(&setup, &bootstrap.job, &delivered)?,
+            sampler: Sampler::new(&setup, options.record.as_deref(), &options.policy)?,
+            epoch: bootstrap.epoch,
+            placement: options.placement,
+            next_tick: now,
+            next_progress: now,
+            forced: options.forced.map(|spec| Mover { spec, made: 0, next: now, random: spec.seed }),
+            command: None,
+            pacer: Pacer { permille: 1000, credit: 0 },
+            span: Span { latency, write_began: None, write_ended: None, moves_at_start: setup.control.moves() },
+            reported: false,
+            fresh: true,
+            setup,
+            machine,
+            client,
+            waiter,
+            policy,
+        })
+    }
+
+    fn control(&self) -> &crate::control::Control {
+        &self.setup.control
+    }
+
+    fn turn(&mut self, emit: &mut dyn FnMut(&Event)) -> Result<(), RuntimeError> {
+        if self.control().epoch() != self.epoch {
+            self.park();
+            return Ok(());
+        }
+        let now = clock::now();
+        let mut busy = self.receive();
+        busy |= self.complete(now);
+        busy |= self.offer(now);
+        busy |= self.domain.poll(now, &mut Turn { machine: &mut self.machine, compute: None });
+        self.force(now);
+        busy |= self.send();
+        busy |= self.complete(now);
+        if now >= self.next_tick {
+            self.tick(now)?;
+        }
+        if now >= self.next_progress {
+            self.next_progress = Nanos(now.0 + PROGRESS_NS);
+            self.progress(now, emit);
+        }
+        self.sampler.turn(now, busy);
+        if !busy {
+            self.wait(now);
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self) -> bool {
+        let mut heard = 0;
+        while heard < MESSAGES_PER_TURN {
+            let Some(message) = self.link.receive() else { break };
+            heard += 1;
+            if matches!(message.kind, Kind::Complete(_)) {
+                self.machine.passed(Step::CompletionHeard, None);
+            }
+            self.domain.receive(message, &mut Turn { machine: &mut self.machine, compute: None });
+        }
+        if heard == 0 {
+            self.link.publish();
+        }
+        heard > 0
+    }
+
+    fn send(&mut self) -> bool {
+        let mut sent = false;
+        while let Some(message) = self.domain.take_outgoing() {
+            self.link.send(&message);
+            sent = true;
+        }
+        if sent {
+            self.link.ring();
+        }
+        sent
+    }
+
+    fn complete(&mut self, now: Nanos) -> bool {
+        let mut any = false;
+        while let Some(request) = self.domain.take_completion() {
+            any = true;
+            let done = self.client.end(now, request);
+            self.span.latency.saturating_record(done.latency.0);
+            if let Some(workload) = &mut self.workload {
+                workload.completed(now, &done, self.client.arena());
+            }
+            self.setup.control.set_delivered(usize::from(request.stream.0), request.sequence);
+            self.client.release(request.descriptor.slot);
+        }
+        any
+    }
+
+    fn offer(&mut self, now: Nanos) -> bool {
+        let Some(workload) = &mut self.workload else { return false };
+        let mut port = HostPort {
+            now,
+            client: &mut self.client,
+            domain: &mut self.domain,
+            machine: &mut self.machine,
+            pacer: &mut self.pacer,
+            moves_at_start: self.span.moves_at_start,
+        };
+        workload.offer(now, &mut port)
+    }
+
+    fn wait(&mut self, now: Nanos) {
+        let turn = &mut Turn { machine: &mut self.machine, compute: None };
+        let until = self.domain.next_event(now, turn).map_or(self.next_tick, |at| at.min(self.next_tick));
+        let left = Duration::from_nanos(until.0.saturating_sub(now.0)).min(IDLE_MAX);
+        if !left.is_zero() {
+            let Host { waiter, link, .. } = self;
+            let bell = link.bell().clone();
+            waiter.wait_for(&bell, left, || link.has_message().then_some(()));
+        }
+    }
+
+    /// One epoch of the scheduler.
+    fn tick(&mut self, now: Nanos) -> Result<(), RuntimeError> {
+        self.next_tick = Nanos(now.0 + self.setup.profile.scheduler.epoch_ms * 1_000_000);
+        let sample = self.sampler.sample(now, &self.setup, &self.machine, &mut self.link);
+        self.command(now);
+        if self.placement != Placement::Adaptive || self.forced.is_some() || self.control().policy_off() {
+            return self.sampler.note(&sample, None);
+        }
+        let decision = self.policy.decide(&sample);
+        self.sampler.note(&sample, Some(&decision))?;
+        self.pacer.permille = u64::from(decision.rate_permille);
+        self.setup.control.set_rate_permille(self.pacer.permille);
+        for each in &decision.moves {
+            self.move_actor(each.actor, each.to);
+        }
+        Ok(())
+    }
+
+    /// Gives an actor to `to`, or asks the device to.
+    fn move_actor(&mut self, actor: ActorId, to: Side) {
+        match to {
+            Side::Device => {
+                // An actor that is away or on its way already is where it should be, or will be asked again.
+                let _ = self.domain.begin_move(actor, &mut Turn { machine: &mut self.machine, compute: None });
+            }
+            Side::Host => self.link.offer(&Message { kind: Kind::MoveRequest { actor, to } }),
+        }
+        self.link.ring();
+    }
+
+    /// What the command line asked for.
+    fn command(&mut self, now: Nanos) {
+        if self.command.is_none() {
+            let Some(command) = self.control().command() else { return };
+            self.control().set_policy_off(command.to.is_some());
+            self.command = Some((command, Nanos(now.0 + COMMAND_NS)));
+        }
+        let Some((command, deadline)) = self.command else { return };
+        let actors = (0..self.machine.records.len() as u16).map(ActorId);
+        let wanted: Vec<ActorId> = actors
+            .filter(|a| command.actor.is_none_or(|wanted| wanted == *a))
+            .filter(|a| command.to.is_some_and(|to| self.setup.owner(*a) != Some(to)))
+            .collect();
+        if wanted.is_empty() || now >= deadline {
+            self.control().answer(command.sequence, wanted.len() as u64);
+            self.command = None;
+            return;
+        }
+        for actor in wanted {
+            self.move_actor(actor, command.to.unwrap_or(Side::Host));
+        }
+    }
+
+    fn force(&mut self, now: Nanos) {
+        let Some(mover) = &mut self.forced else { return };
+        if mover.made >= mover.spec.moves || now < mover.next || self.reported {
+            return;
+        }
+        mover.random = mover.random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        let random = mover.random >> 33;
+        let every = mover.spec.every_ns;
+        mover.next = Nanos(now.0 + every / 2 + random % every.max(1));
+        let count = self.machine.records.len() as u64;
+        let first = ActorId((random / 7 % count.max(1)) as u16);
+        let actors = if mover.spec.whole_pipeline { (0..count as u16).map(ActorId).collect() } else { vec![first] };
+        mover.made = self.setup.control.moves() - self.span.moves_at_start;
+        for actor in actors {
+            if let Some(side) = self.setup.owner(actor) {
+                self.move_actor(actor, side.other());
+            }
+        }
+    }
+
+    fn progress(&mut self, now: Nanos, emit: &mut dyn FnMut(&Event)) {
+        let Some(workload) = &self.workload else { return };
+        let tally = workload.tally();
+        let phase = workload.phase();
+        if matches!(phase, "write" | "traffic") {
+            self.span.write_began.get_or_insert(now);
+        } else {
+            self.span.write_ended.get_or_insert(now);
+        }
+        let control = &self.setup.control;
+        let count = self.machine.records.len() as u16;
+        emit(&Event::Progress(Progress {
+            at_ns: now.0,
+            phase: phase.to_owned(),
+            progress_permille: workload.progress_permille(),
+            bytes: tally.written_bytes + tally.read_bytes,
+            latency_ns: crate::workload::percentiles(&self.span.latency),
+            millicelsius: control.temperature_millicelsius(),
+            speed_permille: control.gauge(Gauge::Speed),
+            device_permille: control.gauge(Gauge::Utilisation),
+            host_permille: control.gauge(Gauge::HostBusy),
+            on_device: (0..count).map(|a| self.setup.owner(ActorId(a)) == Some(Side::Device)).collect(),
+            moves: control.moves() - self.span.moves_at_start,
+            rate_permille: self.pacer.permille,
+        }));
+        self.span.latency.reset();
+        if workload.finished() && !self.reported {
+            self.reported = true;
+            emit(&Event::Finished(Box::new(self.report(now))));
+        }
+    }
+
+    fn report(&mut self, now: Nanos) -> JobReport {
+        let Some(workload) = &self.workload else { return JobReport::default() };
+        let tally = workload.tally();
+        let moves = self.setup.control.move_log(self.span.moves_at_start);
+        let times = tally.completions.as_deref().unwrap_or(&[]);
+        let ended = self.span.write_ended.unwrap_or(now);
+        let count = self.machine.records.len() as u16;
+        let bytes = |a| [Side::Host, Side::Device].map(|side| self.setup.control.actor_stats(ActorId(a), side).0);
+        JobReport {
+            tally: TallyReport::from(tally),
+            write_ns: ended.0 - self.span.write_began.map_or(ended.0, |b| b.0),
+            files: workload.files().into(),
+            input_bytes: workload.input_bytes(),
+            pauses_ns: moves.iter().filter_map(|m| pause_around(times, m.routed, m.first_served)).collect(),
+            host_cpu_ns: clock::cpu(),
+            actor_bytes: (0..count).map(bytes).collect(),
+            ring_depth_max: self.link.depth_max(),
+        }
+    }
+
+    /// Another domain has died: stop where we are, and wait for the supervisor.
+    fn park(&mut self) {
+        let epoch = self.control().epoch();
+        self.control().set_parked(Side::Host, epoch);
+        self.control().set_ready(Side::Host, epoch);
+        if self.recover(epoch).is_err() {
+            // The rings could not be opened, which only happens when the epoch moved on; the next turn parks again.
+            tracing::warn!(epoch, "the host could not take its rings; waiting for the next epoch");
+        }
+        self.epoch = epoch;
+    }
+
+    /// Waits until the supervisor lets this epoch begin, then replays what was not committed.
+    fn recover(&mut self, epoch: u64) -> Result<(), RuntimeError> {
+        if !self.control().await_epoch(epoch, |c| c.go() == epoch, || {}) {
+            return Ok(());
+        }
+        self.link = self.setup.link(Side::Host, epoch)?;
+        let now = clock::now();
+        let cursors = self.control().cursors();
+        let delivered = self.control().delivered();
+        let gates: [u64; STREAMS_MAX] = std::array::from_fn(|s| cursors[s].max(delivered[s]));
+        let alive = self.control().alive();
+        let turn = &mut Turn { machine: &mut self.machine, compute: None };
+        self.domain.recover(alive, &self.setup.defaults, &gates, turn);
+        for (stream, sequence) in delivered.iter().enumerate() {
+            self.domain.set_delivered(StreamId(stream as u16), *sequence);
+        }
+        self.control().set_recovered(Side::Host, epoch);
+        if !self.control().await_epoch(epoch, |c| c.recovered(Side::Device, epoch), || {}) {
+            return Ok(());
+        }
+        let left = self.client.left();
+        if self.fresh {
+            self.fresh = false;
+            self.client.adopt(now, &left);
+            for each in &left {
+                if let Some(workload) = &mut self.workload {
+                    workload.inherited(each.request());
+                }
+            }
+        }
+        for each in left {
+            self.replay(each);
+        }
+        Ok(())
+    }
+
+    fn replay(&mut self, left: Left) {
+        let turn = &mut Turn { machine: &mut self.machine, compute: None };
+        let mut request: Request = *left.request();
+        let stream = usize::from(request.stream.0);
+        let control = &self.setup.control;
+        // A read leaves no trace and a flush has to be done again: only what changes blocks is known as committed.
+        let changes = !matches!(request.descriptor.opcode, Opcode::Read | Opcode::Flush);
+        let committed = changes && control.is_committed(stream, request.sequence);
+        let refused = changes && !committed && request.sequence <= control.cursors()[stream];
+        match left {
+            Left::Failed(_) => self.domain.receive(Message { kind: Kind::Complete(request) }, turn),
+            Left::Submitted(_) if committed => self.domain.receive(Message { kind: Kind::Complete(request) }, turn),
+            Left::Submitted(_) if refused => {
+                // The core refused it and died before it could say why.
+                request.status = Status::INTERNAL_ERROR;
+                self.domain.receive(Message { kind: Kind::Complete(request) }, turn);
+            }
+            Left::Submitted(_) => {
+                self.client.rearm(&request);
+                self.domain.submit(request, turn);
+            }
+        }
+    }
+}
+
+/// The longest time between two completions that touches the span from `begin` to `end`.
+fn pause_around(times: &[u64], begin: u64, end: u64) -> Option<u64> {
+    let first = times.partition_point(|t| *t < begin).checked_sub(1)?;
+    let last = times.partition_point(|t| *t < end).min(times.len() - 1);
+    (first < last).then(|| times[first..=last].windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0))
+}
+
+fn workload(
+    setup: &Setup,
+    job: &Job,
+    delivered: &[u64; STREAMS_MAX],
+) -> Result<Option<Box<dyn Workload>>, RuntimeError> {
+    Ok(match job {
+        Job::Idle => None,
+        Job::Files(spec) => {
+            let corpus = Corpus::load(&spec.inputs, spec.input_bytes_max)?;
+            Some(Box::new(Files::new(spec.clone(), corpus, delivered)))
+        }
+        Job::Soak(spec) => {
+            let witness = Witness::new(setup.object("witness")?);
+            Some(Box::new(Soak::new(spec.clone(), witness, delivered)))
+        }
+    })
+}

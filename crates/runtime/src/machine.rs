@@ -1,0 +1,171 @@
+//! What a domain process works with: its actors, the owner records, the stamps of migrations, the planned
+//! death of a test. It is the domain's environment; the device's adds the model's idea of time.
+
+use std::sync::Arc;
+
+use osier_actor::{Arena, Runner};
+use osier_device::{Compute, Engine};
+use osier_domain::message::Request;
+use osier_domain::migrate::GLOBALS_MAX;
+use osier_domain::{ActorId, Call, Direction, Env, Nanos, Outcome, OwnerRecord, STREAMS_MAX, Side, Status, Step, Tag};
+
+use crate::bootstrap::Crash;
+use crate::client::note_failure;
+use crate::clock;
+use crate::control::{Control, Stamp};
+use crate::record::Record;
+
+/// How often a stage that waits for a device in thermal shutdown looks again.
+const SHUTDOWN_LOOK_NS: u64 = 1_000_000;
+
+/// What both domains have.
+pub struct Machine {
+    /// Which domain.
+    pub side: Side,
+    /// The actors.
+    pub runner: Runner,
+    /// Who owns them.
+    pub records: Vec<Record>,
+    /// The shared words.
+    pub control: Control,
+    /// The requests' buffers.
+    pub arena: Arc<Arena>,
+    /// The cost-model engine of each actor.
+    pub engines: Vec<Engine>,
+    /// How long the model may keep an actor that is to leave.
+    pub drain_max_ns: u64,
+    crash: Option<Crash>,
+    passed: u64,
+}
+
+impl Machine {
+    /// Everything together.
+    pub fn new(side: Side, runner: Runner, records: Vec<Record>, control: Control) -> Machine {
+        let arena = runner.arena().clone();
+        let engines = vec![Engine::Wasm; records.len()];
+        Machine { side, runner, records, control, arena, engines, drain_max_ns: u64::MAX, crash: None, passed: 0 }
+    }
+
+    /// Plans a death, if it is this domain's.
+    pub fn plan_crash(&mut self, crash: Option<Crash>) {
+        self.crash = crash.filter(|c| c.device == (self.side == Side::Device));
+    }
+
+    /// A named point was passed.
+    pub fn passed(&mut self, step: Step, actor: Option<ActorId>) {
+        if let Some(actor) = actor {
+            self.stamp(step, actor);
+        }
+        if let Some(crash) = self.crash.filter(|c| c.at() == Some(step)) {
+            self.passed += 1;
+            if self.passed == crash.nth {
+                // The death that recovery has to survive: no unwinding, no destructors, no flushed buffers.
+                let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+            }
+        }
+    }
+
+    fn stamp(&self, step: Step, actor: ActorId) {
+        let stamp = match step {
+            Step::Routed => Stamp::Routed,
+            Step::Drained => Stamp::Drained,
+            Step::Ready => Stamp::Ready,
+            Step::Active => Stamp::Active,
+            Step::FirstServed => Stamp::FirstServed,
+            _ => return,
+        };
+        self.control.stamp(actor, stamp, clock::now().0);
+        if stamp == Stamp::FirstServed {
+            self.control.log_move(actor, self.side);
+        }
+    }
+}
+
+/// The environment of one turn: the machine and, on the device, the model that says how long a stage takes.
+pub struct Turn<'a> {
+    /// The machine.
+    pub machine: &'a mut Machine,
+    /// The model of the device's cores; `None` on the host and with model timing off.
+    pub compute: Option<&'a mut Compute>,
+}
+
+impl Env for Turn<'_> {
+    type Record = Record;
+
+    fn record(&self, actor: ActorId) -> &Record {
+        &self.machine.records[usize::from(actor.0)]
+    }
+
+    fn run(&mut self, call: &Call) -> Outcome {
+        let word = self.record(call.actor).load();
+        self.machine.runner.run(call, word)
+    }
+
+    fn chunk_bytes(&mut self, actor: ActorId, _: Direction) -> u32 {
+        let engine = self.machine.engines[usize::from(actor.0)];
+        match &self.compute {
+            Some(compute) => compute.chunk_bytes(engine),
+            // What the host's own speed does in the model's 50 microseconds, at some 200 MB/s.
+            None => 8192,
+        }
+    }
+
+    fn charge(&mut self, start: Nanos, actor: ActorId, _: Direction, bytes: u32) -> Nanos {
+        let engine = self.machine.engines[usize::from(actor.0)];
+        match &mut self.compute {
+            Some(compute) if bytes > 0 => {
+                let cores = compute.cores().max(1);
+                // `allowed_at` keeps stages from beginning while the device is shut down.
+                compute.run(start, Some(u32::from(actor.0) % cores), engine, bytes).unwrap_or(start)
+            }
+            _ => start,
+        }
+    }
+
+    fn lanes(&self) -> usize {
+        self.compute.as_ref().map_or(1, |compute| compute.cores().max(1) as usize)
+    }
+
+    fn drain_max_ns(&self) -> u64 {
+        self.machine.drain_max_ns
+    }
+
+    fn allowed_at(&mut self, now: Nanos, actor: ActorId) -> Nanos {
+        match &self.compute {
+            Some(compute) if compute.speed_permille() == 0 => Nanos(now.0 + SHUTDOWN_LOOK_NS),
+            _ => self.machine.runner.allowed_at(now, actor),
+        }
+    }
+
+    fn export(&mut self, actor: ActorId) -> [u64; GLOBALS_MAX] {
+        self.machine.runner.export(actor)
+    }
+
+    fn import(&mut self, actor: ActorId, globals: &[u64; GLOBALS_MAX]) {
+        self.machine.runner.import(actor, globals);
+    }
+
+    fn reset(&mut self, actor: ActorId, gates: &[u64; STREAMS_MAX]) {
+        self.machine.runner.reset(actor, gates);
+    }
+
+    fn next_tag(&mut self, request: &Request) -> Option<Tag> {
+        self.machine.runner.next_tag(request)
+    }
+
+    fn deliver(&mut self, request: &Request) -> Result<u32, Status> {
+        self.machine.runner.deliver(request)
+    }
+
+    fn note_failure(&mut self, request: &Request) {
+        note_failure(&self.machine.arena, request.descriptor.slot, request.status);
+    }
+
+    fn adopted(&mut self, actor: ActorId, mid_request: bool) {
+        self.machine.control.stamp(actor, Stamp::MidRequest, u64::from(mid_request));
+    }
+
+    fn at(&mut self, step: Step, actor: Option<ActorId>) {
+        self.machine.passed(step, actor);
+    }
+}

@@ -1,0 +1,528 @@
+//! The pieces of one device, as each process finds them: the image, the objects of the shared region, the
+//! profile, the pipelines.
+//!
+//! | object | content |
+//! | --- | --- |
+//! | `control`, `moves` | words and the log of migrations; fresh at each start |
+//! | `ring.h2d`, `ring.d2h`, `bells` | messages; emptied at each epoch |
+//! | `owners` | owner word and checkpoint of each actor |
+//! | `arena` | requests in flight |
+//! | `buffer` | the device's write buffer: completed data |
+//! | `memory.N`, `state.N` | linear memory and shared state of actor N |
+//! | `witness` | of a soak: what its client knows to be written |
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use osier_actor::module::write_whole;
+use osier_actor::{
+    Arena, CodeCache, Compiler, Config, Engines, KeyRing, Limits, ModuleStore, Parts, Pipelines, Prepared as Code,
+    Registry, Runner, Segment, prepare, try_out,
+};
+use osier_device::{Device, DeviceParams, Profile};
+use osier_domain::migrate::{self, OwnerState, Phase};
+use osier_domain::{ActorId, Domain, Nanos, OwnerRecord, STREAMS_MAX, Side, Tag};
+use osier_image::{Image, Media, MediaKind, Superblock, inspect};
+use osier_pmr::{Object, ObjectKind, PmrError, Region, SharedBytes};
+use osier_sched::Class;
+use zeroize::Zeroizing;
+
+use crate::bootstrap::{Bootstrap, Job, Options, Placement};
+use crate::control::{CONTROL_BYTES, Control, Gauge, MOVES_BYTES};
+use crate::error::RuntimeError;
+use crate::link::{self, Link};
+use crate::machine::Machine;
+use crate::record::{Record, owners_bytes};
+use crate::workload::Witness;
+
+/// Where an image keeps its pipelines as they were written.
+pub fn pipelines_path(image: &Path) -> PathBuf {
+    image.join("pipelines.toml")
+}
+
+/// Where an image keeps every pipeline that it ever had, by the tags of extents.
+pub fn registry_path(image: &Path) -> PathBuf {
+    image.join("registry.toml")
+}
+
+/// Where an image keeps the modules that are not built in.
+pub fn modules_path(image: &Path) -> PathBuf {
+    image.join("modules")
+}
+
+/// Where an image keeps machine code, for this user alone.
+fn code_path(image: &Path) -> PathBuf {
+    image.join("code")
+}
+
+/// The write buffer's bytes in the shared region. Only the device's process touches them.
+pub struct BufferBytes(Object);
+
+impl osier_device::Bytes for BufferBytes {
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) {
+        self.0.bytes().read(offset, out);
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) {
+        self.0.bytes().write(offset, bytes);
+    }
+}
+
+/// What the flash layer is told of a media error.
+pub fn media_error(error: &osier_image::MediaError) -> osier_flash::MediaError {
+    if error.is_no_space() { osier_flash::MediaError::NoSpace } else { osier_flash::MediaError::Io }
+}
+
+/// What every process of a device has.
+pub struct Setup {
+    /// The shared words.
+    pub control: Control,
+    /// The device's description, scaled as asked.
+    pub profile: Profile,
+    /// The pipelines.
+    pub pipelines: Pipelines,
+    /// Where each actor begins.
+    pub defaults: Vec<Side>,
+    /// What the image is.
+    pub superblock: Superblock,
+    image: PathBuf,
+    region: Region,
+    owners: Object,
+    rings: [Object; 2],
+    bells: Object,
+    options: Options,
+    incarnation: u64,
+    keys: Zeroizing<Vec<u8>>,
+}
+
+impl Setup {
+    /// The pieces, as a domain's process finds them.
+    pub fn open(bootstrap: &Bootstrap) -> Result<Setup, RuntimeError> {
+        let found = inspect(&bootstrap.image)?;
+        let profile_text = found.profile_text()?;
+        let region = Region::open(&osier_image::Layout::new(&bootstrap.image).pmr())?;
+        let mut setup = Setup::assemble(&bootstrap.image, found.superblock, &profile_text, region, &bootstrap.options)?;
+        setup.incarnation = bootstrap.incarnation;
+        setup.keys = bootstrap.keys()?;
+        Ok(setup)
+    }
+
+    fn assemble(
+        image: &Path,
+        superblock: Superblock,
+        profile_text: &str,
+        region: Region,
+        options: &Options,
+    ) -> Result<Setup, RuntimeError> {
+        let profile = Profile::parse(&superblock.profile_name, profile_text)?
+            .scaled(options.rate_divisor, options.thermal_time_scale);
+        let pipelines = read_pipelines(image)?;
+        let object = |name: &str| region.find(name);
+        Ok(Setup {
+            control: Control::new(object("control")?, object("moves")?),
+            owners: object("owners")?,
+            rings: [object("ring.h2d")?, object("ring.d2h")?],
+            bells: object("bells")?,
+            defaults: defaults(&pipelines, options.placement),
+            profile,
+            pipelines,
+            superblock,
+            image: image.to_owned(),
+            region,
+            options: options.clone(),
+            incarnation: 0,
+            keys: Zeroizing::default(),
+        })
+    }
+
+    /// A named object.
+    pub fn object(&self, name: &str) -> Result<Object, RuntimeError> {
+        Ok(self.region.find(name)?)
+    }
+
+    /// What the shared region outlives, in words.
+    pub fn survival(&self) -> Result<String, RuntimeError> {
+        Ok(self.region.survival()?.to_string())
+    }
+
+    /// The owner record of an actor.
+    pub fn record(&self, actor: ActorId) -> Record {
+        Record::new(&self.owners, actor)
+    }
+
+    /// Who serves an actor; `None` while it is on its way.
+    pub fn owner(&self, actor: ActorId) -> Option<Side> {
+        migrate::state(&self.record(actor)).filter(|s| s.phase == Phase::Active).map(|s| s.owner)
+    }
+
+    /// How the scheduler is to treat an actor.
+    pub fn class(&self, actor: ActorId) -> Class {
+        match self.pipelines.actor(actor).stage.class {
+            osier_actor::pipeline::Class::LatencySensitive => Class::LatencySensitive,
+            osier_actor::pipeline::Class::BestEffort => Class::BestEffort,
+        }
+    }
+
+    /// Whether the scheduler may move an actor.
+    pub fn movable(&self, actor: ActorId) -> bool {
+        self.pipelines.actor(actor).stage.placement == osier_actor::pipeline::Placement::Any
+    }
+
+    /// Blocks of a unit of each pipeline.
+    pub fn units_of_pipelines(&self) -> Vec<(Tag, u8)> {
+        let of = |p: &osier_domain::Pipeline| {
+            let entry = self.pipelines.of_tag(p.tag)?;
+            Some((p.tag, (entry.definition.unit_bytes() / osier_flash::BLOCK_BYTES) as u8))
+        };
+        self.pipelines.plan().pipelines().iter().filter_map(of).collect()
+    }
+
+    /// Bytes of a full unit of an actor's pipeline.
+    pub fn unit_bytes(&self, actor: ActorId) -> u32 {
+        self.pipelines.actor(actor).unit_bytes
+    }
+
+    /// A domain's state machine; [`Domain::recover`] puts it to work.
+    pub fn domain(&self, side: Side) -> Domain {
+        Domain::new(side, self.pipelines.plan().clone(), &self.defaults, &[0; STREAMS_MAX])
+    }
+
+    /// A domain's ends of the rings.
+    pub fn link(&self, side: Side, epoch: u64) -> Result<Link, RuntimeError> {
+        Ok(Link::open(side, &self.rings, &self.bells, epoch)?)
+    }
+
+    /// Empties the rings.
+    pub fn format_links(&self, epoch: u64) -> Result<(), RuntimeError> {
+        Ok(link::format(&self.rings, &self.bells, epoch)?)
+    }
+
+    /// The actors of a domain, with their memories in the shared region.
+    pub fn machine(&self, side: Side) -> Result<Machine, RuntimeError> {
+        let records: Vec<Record> = (0..self.defaults.len() as u16).map(|a| self.record(ActorId(a))).collect();
+        let engines = Engines::new()?;
+        let cache = CodeCache::open(code_path(&self.image))?;
+        let store = ModuleStore::new(modules_path(&self.image));
+        // The supervisor compiled every module before it started this process, in which there is no compiler.
+        let code = prepare(&self.pipelines, &store, &cache, &engines, &Compiler::CacheOnly)?;
+        let runner = Runner::new(self.parts(side, &code, &engines)?)?;
+        let mut machine = Machine::new(side, runner, records, self.control.clone());
+        for (engine, actor) in machine.engines.iter_mut().zip(self.pipelines.actors()) {
+            *engine = osier_device::Engine::by_name(&actor.stage.engine).unwrap_or(osier_device::Engine::Wasm);
+        }
+        machine.drain_max_ns = self.profile.compute.chunk_ns_max;
+        machine.plan_crash(self.options.crash);
+        Ok(machine)
+    }
+
+    fn parts<'a>(&'a self, side: Side, code: &'a [Code], engines: &'a Engines) -> Result<Parts<'a>, RuntimeError> {
+        let layout = self.pipelines.layout();
+        let mut memories = Vec::with_capacity(code.len());
+        let mut states = Vec::with_capacity(code.len());
+        for (index, each) in code.iter().enumerate() {
+            memories.push(self.segment(&memory_name(index))?);
+            let stateful = each.state_bytes(&layout) > 0;
+            states.push(if stateful { Some(self.segment(&state_name(index))?) } else { None });
+        }
+        Ok(Parts {
+            side,
+            pipelines: &self.pipelines,
+            prepared: code,
+            engines,
+            arena: self.segment("arena")?,
+            memories,
+            states,
+            keys: Arc::new(KeyRing::from_bytes(&self.keys).map_err(|e| RuntimeError::Option(e.to_string()))?),
+            incarnation: self.incarnation as u32,
+            populate: true,
+        })
+    }
+
+    /// An object as a range of the region's file, for mappings at addresses of our choosing.
+    fn segment(&self, name: &str) -> Result<Segment, RuntimeError> {
+        let object = self.region.find(name)?;
+        let fd = self.region.as_fd().try_clone_to_owned();
+        let fd = fd.map_err(|source| RuntimeError::System { what: "duplicate the region's descriptor", source })?;
+        Ok(Segment::new(Arc::new(fd), object.offset(), object.len()))
+    }
+
+    /// The media of the image.
+    pub fn media(&self) -> Result<Arc<dyn Media>, RuntimeError> {
+        Ok(inspect(&self.image)?.open_media()?)
+    }
+
+    /// The device core, recovered from what the media and the write buffer hold.
+    pub fn device(&self, media: &dyn Media) -> Result<Device<BufferBytes>, RuntimeError> {
+        let params = self.device_params();
+        let buffer = BufferBytes(self.object("buffer")?);
+        let mut read = |address: u64, out: &mut [u8]| media.read(address, out).map_err(|e| media_error(&e));
+        let (device, report) = Device::recover(&self.profile, params, buffer, &mut read)?;
+        tracing::debug!(?report, "the device core is recovered");
+        Ok(device)
+    }
+
+    /// Formats the write buffer of a device that never was up, or whose media forget everything with their
+    /// process.
+    fn format_buffer_if_fresh(&self) -> Result<(), RuntimeError> {
+        let object = self.object("buffer")?;
+        let mut head = [0u8; 64];
+        object.bytes().read(0, &mut head);
+        // A log's header is written last, so that one that was cut short is blank too.
+        if head == [0; 64] || !self.media_outlive_their_process() {
+            Device::create(&self.profile, self.device_params(), BufferBytes(object))?;
+        }
+        Ok(())
+    }
+
+    /// Whether what was programmed is still there when the device's process is not.
+    pub fn media_outlive_their_process(&self) -> bool {
+        matches!(self.superblock.media, MediaKind::File | MediaKind::Block(_))
+    }
+
+    fn device_params(&self) -> DeviceParams {
+        let mut salt = [0; 4];
+        salt.copy_from_slice(&self.superblock.uuid.0[..4]);
+        let with_data = self.superblock.media != MediaKind::None;
+        let params = DeviceParams::new(&self.profile, self.superblock.logical_blocks);
+        DeviceParams { with_data, streams: STREAMS_MAX as u16, salt: u32::from_le_bytes(salt), ..params }
+    }
+
+    /// Publishes the device's gauges.
+    pub fn publish(&self, now: Nanos, device: &mut Device<BufferBytes>, domain: &Domain, runner: &Runner) {
+        let control = &self.control;
+        let sample = device.sample(now);
+        control.set_temperature_millicelsius(i64::from(sample.temperature_millicelsius));
+        control.set_gauge(Gauge::Utilisation, u64::from(sample.compute_permille));
+        control.set_gauge(Gauge::Speed, u64::from(sample.speed_permille));
+        control.set_gauge(Gauge::Pending, domain.pending() as u64);
+        for actor in 0..self.defaults.len() as u16 {
+            let id = ActorId(actor);
+            control.set_actor_stats(id, Side::Device, runner.usage(id).bytes_in, domain.stats(id).busy);
+        }
+        let stats = device.stats();
+        control.set_gauge(Gauge::HostBytes, stats.raw_bytes_written);
+        control.set_gauge(Gauge::StoredBytes, stats.stored_bytes_written);
+        control.set_gauge(Gauge::Buffered, stats.buffer_bytes);
+        control.set_gauge(Gauge::Throttles, stats.throttle_transitions);
+    }
+}
+
+/// A look at a device that somebody else has up.
+pub struct Attached {
+    /// Its pieces.
+    pub setup: Setup,
+}
+
+impl Attached {
+    /// Attaches to a running device, without owning it.
+    pub fn open(image: &Path) -> Result<Attached, RuntimeError> {
+        let found = inspect(image)?;
+        if !found.is_owned() {
+            return Err(RuntimeError::NotRunning { path: image.to_owned() });
+        }
+        let profile_text = found.profile_text()?;
+        let region = Region::open(&osier_image::Layout::new(image).pmr())?;
+        let setup = Setup::assemble(image, found.superblock, &profile_text, region, &Options::default())?;
+        Ok(Attached { setup })
+    }
+}
+
+/// The pipelines that an image had when it was last brought up.
+pub fn read_pipelines(image: &Path) -> Result<Pipelines, RuntimeError> {
+    let (registry, config) = read_registry(image)?;
+    Ok(registry.pipelines(&config.tenants)?)
+}
+
+fn read_registry(image: &Path) -> Result<(Registry, Config), RuntimeError> {
+    let read = |path: PathBuf| {
+        std::fs::read_to_string(&path).map_err(|source| RuntimeError::File {
+            what: "read the image's pipelines",
+            path,
+            source,
+        })
+    };
+    let path = pipelines_path(image);
+    let text = read(path.clone())?;
+    let store = ModuleStore::new(modules_path(image));
+    let config = Config::parse(&path.display().to_string(), &text, image, &store)?;
+    Ok((Registry::decode(&read(registry_path(image))?)?, config))
+}
+
+/// Takes what somebody changed in `pipelines.toml` into the registry, before anything is started.
+fn adopt_changes(image: &Path) -> Result<Pipelines, RuntimeError> {
+    let (mut registry, config) = read_registry(image)?;
+    let before = registry.encode();
+    for (name, change) in registry.adopt(&config) {
+        tracing::debug!(pipeline = %name, ?change, "pipeline taken from pipelines.toml");
+    }
+    let after = registry.encode();
+    if after != before {
+        let path = registry_path(image);
+        write_whole(&path, after.as_bytes()).map_err(|source| RuntimeError::File {
+            what: "write the image's pipelines",
+            path,
+            source,
+        })?;
+    }
+    Ok(registry.pipelines(&config.tenants)?)
+}
+
+fn defaults(pipelines: &Pipelines, placement: Placement) -> Vec<Side> {
+    let side = |actor: &osier_actor::pipeline::ActorDef| match (actor.stage.placement, placement) {
+        (osier_actor::pipeline::Placement::Host, _) => Side::Host,
+        (osier_actor::pipeline::Placement::Device, _) => Side::Device,
+        (osier_actor::pipeline::Placement::Any, Placement::Host) => Side::Host,
+        (osier_actor::pipeline::Placement::Any, Placement::Device | Placement::Adaptive) => Side::Device,
+    };
+    pipelines.actors().iter().map(side).collect()
+}
+
+/// What the supervisor holds: the image's lock and the pieces.
+pub struct Prepared {
+    /// The pieces.
+    pub setup: Setup,
+    image: Image,
+    keys: Zeroizing<Vec<u8>>,
+}
+
+impl Prepared {
+    /// Takes the image's lock, makes or opens the shared region and every object in it.
+    pub fn open(
+        path: &Path,
+        options: &Options,
+        job: &Job,
+        program: &(PathBuf, Vec<OsString>),
+    ) -> Result<Prepared, RuntimeError> {
+        let check = |name: &str, text: &str| Profile::parse(name, text).map(|_| ()).map_err(|e| e.to_string());
+        let image = Image::open(path, &check)?;
+        let region_path = image.layout().pmr();
+        let region = Region::open(&region_path)?;
+        let profile = Profile::parse(&image.superblock().profile_name, image.profile_text())?;
+        let pipelines = adopt_changes(path)?;
+        let keys = crate::keys::load(&image.layout().keys(), &pipelines)?;
+        let code = compile(path, &pipelines, &keys, program)?;
+        ensure_objects(&region, &profile, &pipelines, &code, job)?;
+        let setup = Setup::assemble(image.path(), image.superblock().clone(), image.profile_text(), region, options)?;
+        setup.format_buffer_if_fresh()?;
+        let prepared = Prepared { setup, image, keys };
+        prepared.place_actors(options.placement);
+        Ok(prepared)
+    }
+
+    /// Fixed placement is a promise: actors that another session left elsewhere are put where it says.
+    fn place_actors(&self, placement: Placement) {
+        for (index, side) in self.setup.defaults.iter().enumerate() {
+            let record = self.setup.record(ActorId(index as u16));
+            let word = record.load();
+            let state = OwnerState::decode(word);
+            let kept = placement == Placement::Adaptive && state.is_some();
+            if !kept {
+                let generation = state.map_or(1, |s| s.generation + 1);
+                let placed = OwnerState { generation, owner: *side, phase: Phase::Active };
+                // Nobody else is up: the image's lock is held and no domain is started yet.
+                record.compare_exchange(word, placed.encode());
+            }
+        }
+    }
+
+    /// A number that no start before had, safe on disk.
+    pub fn next_incarnation(&mut self) -> Result<u64, RuntimeError> {
+        Ok(self.image.begin_incarnation()?.0)
+    }
+
+    /// The image's keys, for a pipe to a domain.
+    pub fn keys(&self) -> &[u8] {
+        &self.keys
+    }
+
+    /// Ends the session: the region is synced as far as its backing can be.
+    pub fn close(&self) -> Result<(), RuntimeError> {
+        Ok(self.setup.region.sync()?)
+    }
+}
+
+/// Compiles what is not compiled yet, modules from outside in a process of their own, and tries every actor out.
+fn compile(
+    image: &Path,
+    pipelines: &Pipelines,
+    keys: &[u8],
+    program: &(PathBuf, Vec<OsString>),
+) -> Result<Vec<Code>, RuntimeError> {
+    let engines = Engines::new()?;
+    let cache = CodeCache::open(code_path(image))?;
+    let store = ModuleStore::new(modules_path(image));
+    let compiler = Compiler::Child { program: &program.0, arguments: &program.1, limits: Limits::default() };
+    let code = prepare(pipelines, &store, &cache, &engines, &compiler)?;
+    let ring = Arc::new(KeyRing::from_bytes(keys).map_err(|e| RuntimeError::Option(e.to_string()))?);
+    match try_out(pipelines, &code, &engines, &ring)?.into_iter().next() {
+        Some((_, error)) => Err(error.into()),
+        None => Ok(code),
+    }
+}
+
+fn memory_name(actor: usize) -> String {
+    format!("memory.{actor}")
+}
+
+fn state_name(actor: usize) -> String {
+    format!("state.{actor}")
+}
+
+/// Finds each object or makes it. An object of another size is made anew, except for the write buffer, which
+/// holds data.
+fn ensure_objects(
+    region: &Region,
+    profile: &Profile,
+    pipelines: &Pipelines,
+    code: &[Code],
+    job: &Job,
+) -> Result<(), RuntimeError> {
+    let fresh = |name: &str, kind: ObjectKind, bytes: u64| -> Result<Object, RuntimeError> {
+        match region.find(name) {
+            Ok(object) if object.len() == bytes => Ok(object),
+            Ok(_) => {
+                region.free(name)?;
+                Ok(region.allocate(name, kind, bytes, 4096)?)
+            }
+            Err(PmrError::NotFound { .. }) => Ok(region.allocate(name, kind, bytes, 4096)?),
+            Err(error) => Err(error.into()),
+        }
+    };
+    zero(fresh("control", ObjectKind::STATISTICS, CONTROL_BYTES)?.bytes());
+    zero(fresh("moves", ObjectKind::STATISTICS, MOVES_BYTES)?.bytes());
+    for ring in ["ring.h2d", "ring.d2h"] {
+        fresh(ring, ObjectKind::RING, link::ring_object_bytes(pipelines.layout().slots))?;
+    }
+    fresh("bells", ObjectKind::DOORBELL, link::BELLS_BYTES)?;
+    fresh("owners", ObjectKind::RECORD, owners_bytes(pipelines.actors().len()))?;
+    let layout = pipelines.layout();
+    fresh("arena", ObjectKind::ARENA, Arena::object_bytes(&layout))?;
+    for (index, each) in code.iter().enumerate() {
+        fresh(&memory_name(index), ObjectKind::ACTOR_MEMORY, each.memory_bytes(&layout))?;
+        if each.state_bytes(&layout) > 0 {
+            fresh(&state_name(index), ObjectKind::ACTOR_STATE, each.state_bytes(&layout))?;
+        }
+    }
+    match region.find("buffer") {
+        Ok(object) if object.len() != profile.write_buffer.bytes => {
+            return Err(RuntimeError::BufferSize { found: object.len(), wanted: profile.write_buffer.bytes });
+        }
+        Ok(_) => {}
+        Err(_) => {
+            region.allocate("buffer", ObjectKind::WRITE_BUFFER, profile.write_buffer.bytes, 4096)?;
+        }
+    }
+    if let Job::Soak(spec) = job {
+        zero(fresh("witness", ObjectKind::STATISTICS, Witness::bytes(spec.groups))?.bytes());
+    }
+    Ok(())
+}
+
+fn zero(bytes: SharedBytes<'_>) {
+    bytes.fill(0, bytes.len(), 0);
+}

@@ -1,0 +1,379 @@
+//! The supervisor: owns the image, starts the two domains, watches them by pidfd, and brings back the one
+//! that dies.
+//!
+//! A recovery, by its steps, each of which may itself be cut short by another death and begins again then:
+//!
+//! 1. The kernel says that a domain is dead (its pidfd became readable; never a time-out).
+//! 2. The epoch rises. The domain that lives parks: the device finishes what its core has begun and
+//!    publishes the committed cursors; the host stops. Neither touches a ring.
+//! 3. The owner records are resolved by the rules of `osier_domain::migrate`, and both rings are emptied.
+//! 4. The dead domain is started again; it takes the epoch and says that it is ready.
+//! 5. `go` is set to the epoch. Both rebuild their actors; the host replays what was not committed.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use osier_domain::migrate::{self, Resolution};
+use osier_domain::{ActorId, Side};
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Pid, PidfdFlags};
+use zeroize::Zeroizing;
+
+use crate::bootstrap::{Bootstrap, Event, Job, Options};
+use crate::error::RuntimeError;
+use crate::setup::{Prepared, Setup};
+
+/// Deaths within one minute after which the supervisor gives up: something kills domains faster than they recover.
+const DEATHS_PER_MINUTE_MAX: usize = 20;
+/// How long a domain may take to park, to become ready, or to stop, before it is killed.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Between two looks at words that no descriptor announces.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// What a session is made of.
+pub struct SessionSpec {
+    /// The image's directory.
+    pub image: PathBuf,
+    /// How to run.
+    pub options: Options,
+    /// What the host's client does.
+    pub job: Job,
+    /// The program to start as a domain, and its first arguments.
+    pub program: (PathBuf, Vec<String>),
+    /// The program to start for compiling modules from outside, and its first arguments.
+    pub compiler: (PathBuf, Vec<OsString>),
+}
+
+/// A death and what came of it.
+#[derive(Debug, Clone)]
+pub struct Death {
+    /// Who died.
+    pub side: Side,
+    /// How, in the system's words.
+    pub how: String,
+    /// What happened to each actor.
+    pub resolutions: Vec<Resolution>,
+    /// From the death to the first moment both serve again.
+    pub recovery: Duration,
+}
+
+struct Domain {
+    child: Child,
+    pidfd: OwnedFd,
+}
+
+/// A device that is up.
+pub struct Session {
+    spec: SessionSpec,
+    prepared: Prepared,
+    domains: [Option<Domain>; 2],
+    events: Receiver<Event>,
+    sender: std::sync::mpsc::Sender<Event>,
+    deaths: Vec<Death>,
+    death_times: Vec<Instant>,
+    crash_done: bool,
+}
+
+impl Session {
+    /// Brings the device up: takes the image's lock, prepares the shared region, starts both domains.
+    pub fn start(spec: SessionSpec) -> Result<Session, RuntimeError> {
+        let prepared = Prepared::open(&spec.image, &spec.options, &spec.job, &spec.compiler)?;
+        let (sender, events) = channel();
+        let mut session = Session {
+            spec,
+            prepared,
+            domains: [None, None],
+            events,
+            sender,
+            deaths: Vec::new(),
+            death_times: Vec::new(),
+            crash_done: false,
+        };
+        // The first epoch is 1: a fresh control object says 0 everywhere, which must not look like readiness.
+        session.setup().control.raise_epoch();
+        session.bring_up([false, false])?;
+        Ok(session)
+    }
+
+    /// The shared region and control words.
+    pub fn setup(&self) -> &Setup {
+        &self.prepared.setup
+    }
+
+    /// What died so far.
+    pub fn deaths(&self) -> &[Death] {
+        &self.deaths
+    }
+
+    /// Watches until the caller says that it is enough: it is handed every event, and `None` some fifty times
+    /// a second.
+    pub fn watch(&mut self, mut on_event: impl FnMut(&Session, Option<&Event>) -> Watch) -> Result<(), RuntimeError> {
+        loop {
+            while let Ok(event) = self.events.try_recv() {
+                if on_event(self, Some(&event)) == Watch::End {
+                    return Ok(());
+                }
+            }
+            if on_event(self, None) == Watch::End {
+                return Ok(());
+            }
+            if let Some(side) = self.dead(Duration::from_millis(20))? {
+                self.recover(side)?;
+            }
+        }
+    }
+
+    /// Stops both domains in order: the host first, then the device, which drains its write buffer.
+    pub fn stop(mut self) -> Result<Vec<Death>, RuntimeError> {
+        self.setup().control.stop();
+        for side in [Side::Host, Side::Device] {
+            let Some(mut domain) = self.domains[side as usize].take() else { continue };
+            let status = wait_or_kill(&mut domain)?;
+            if !status.success() {
+                tracing::warn!(%side, %status, "a domain did not end by itself");
+            }
+        }
+        self.prepared.close()?;
+        Ok(std::mem::take(&mut self.deaths))
+    }
+
+    /// Which domain has died, if one does within `patience`.
+    fn dead(&mut self, patience: Duration) -> Result<Option<Side>, RuntimeError> {
+        let alive: Vec<Side> =
+            [Side::Host, Side::Device].into_iter().filter(|s| self.domains[*s as usize].is_some()).collect();
+        let mut fds: Vec<PollFd<'_>> = alive
+            .iter()
+            .filter_map(|side| self.domains[*side as usize].as_ref())
+            .map(|domain| PollFd::from_borrowed_fd(domain.pidfd.as_fd(), PollFlags::IN))
+            .collect();
+        let timeout = rustix::time::Timespec { tv_sec: 0, tv_nsec: i64::from(patience.subsec_nanos()) };
+        match rustix::event::poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(RuntimeError::System { what: "watch the domains", source: error.into() }),
+        }
+        let found = fds.iter().position(|fd| !fd.revents().is_empty());
+        Ok(found.map(|index| alive[index]))
+    }
+
+    fn recover(&mut self, dead: Side) -> Result<(), RuntimeError> {
+        let begin = Instant::now();
+        let how = self.bury(dead)?;
+        self.death_times.retain(|t| t.elapsed() < Duration::from_secs(60));
+        self.death_times.push(begin);
+        if self.death_times.len() > DEATHS_PER_MINUTE_MAX {
+            return Err(RuntimeError::DiesTooOften { side: dead, how });
+        }
+        tracing::warn!(side = %dead, %how, "a domain died; recovering");
+        if dead == Side::Device && !self.setup().media_outlive_their_process() {
+            return Err(RuntimeError::MediaLost { how });
+        }
+        let mut alive = [dead != Side::Host, dead != Side::Device];
+        let resolutions = self.settle(&mut alive)?;
+        self.bring_up(alive)?;
+        self.deaths.push(Death { side: dead, how, resolutions, recovery: begin.elapsed() });
+        Ok(())
+    }
+
+    /// Collects a dead domain; how it died.
+    fn bury(&mut self, side: Side) -> Result<String, RuntimeError> {
+        let Some(mut domain) = self.domains[side as usize].take() else { return Ok("not running".into()) };
+        let status =
+            domain.child.wait().map_err(|source| RuntimeError::System { what: "collect a dead domain", source })?;
+        self.crash_done |= self.spec.options.crash.is_some_and(|c| c.device == (side == Side::Device));
+        Ok(status.to_string())
+    }
+
+    /// Raises the epoch, waits for the living to park (or to die too), and resolves all owner records.
+    fn settle(&mut self, alive: &mut [bool; 2]) -> Result<Vec<Resolution>, RuntimeError> {
+        let control = self.setup().control.clone();
+        let epoch = control.raise_epoch();
+        for side in [Side::Host, Side::Device] {
+            let began = Instant::now();
+            while alive[side as usize] && control.parked(side) != epoch {
+                if self.dead(LOOK)? == Some(side) || began.elapsed() > PATIENCE {
+                    self.kill(side);
+                    self.bury(side)?;
+                    alive[side as usize] = false;
+                }
+            }
+        }
+        control.set_alive(*alive);
+        let setup = self.setup();
+        let resolve = |actor| migrate::resolve(&setup.record(actor), *alive, setup.defaults[usize::from(actor.0)]);
+        let resolutions = (0..setup.defaults.len() as u16).map(|a| resolve(ActorId(a))).collect();
+        Ok(resolutions)
+    }
+
+    /// Empties the rings, starts whoever is not alive, and lets both serve.
+    fn bring_up(&mut self, alive: [bool; 2]) -> Result<(), RuntimeError> {
+        let control = self.setup().control.clone();
+        control.set_alive(alive);
+        let epoch = control.epoch();
+        self.setup().format_links(epoch)?;
+        // The device first: it publishes the cursors that the host's replay begins from.
+        for side in [Side::Device, Side::Host] {
+            if !alive[side as usize] {
+                self.spawn(side, epoch)?;
+            }
+            let began = Instant::now();
+            while control.ready(side) != epoch {
+                if self.dead(LOOK)? == Some(side) {
+                    let how = self.bury(side)?;
+                    return Err(RuntimeError::DoesNotStart { side, how });
+                }
+                if began.elapsed() > PATIENCE {
+                    self.kill(side);
+                    return Err(RuntimeError::DoesNotStart { side, how: "it was not ready in time".into() });
+                }
+            }
+        }
+        control.set_go(epoch);
+        Ok(())
+    }
+
+    fn spawn(&mut self, side: Side, epoch: u64) -> Result<(), RuntimeError> {
+        let mut options = self.spec.options.clone();
+        if self.crash_done {
+            options.crash = None;
+        }
+        let bootstrap = Bootstrap {
+            device: side == Side::Device,
+            image: self.spec.image.clone(),
+            epoch,
+            incarnation: self.prepared.next_incarnation()?,
+            options,
+            key_ring: self.prepared.keys().iter().map(|b| format!("{b:02x}")).collect(),
+            job: self.spec.job.clone(),
+        };
+        let spawn = |source| RuntimeError::System { what: "start a domain process", source };
+        let (program, arguments) = &self.spec.program;
+        let mut child = Command::new(program)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(if side == Side::Host { Stdio::piped() } else { Stdio::null() })
+            .spawn()
+            .map_err(spawn)?;
+        let pid = child.id();
+        let pidfd = Pid::from_raw(pid as i32)
+            .ok_or(rustix::io::Errno::SRCH)
+            .and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()))
+            .map_err(|error| spawn(error.into()))?;
+        let mut text = Zeroizing::new(serde_json::to_vec(&bootstrap).map_err(|e| spawn(e.into()))?);
+        text.push(b'\n');
+        if let Some(mut stdin) = child.stdin.take() {
+            // A domain that died at once is found by its pidfd.
+            let _ = stdin.write_all(&text);
+        }
+        if let Some(stdout) = child.stdout.take() {
+            self.listen(stdout);
+        }
+        self.setup().control.set_pid(side, pid);
+        self.domains[side as usize] = Some(Domain { child, pidfd });
+        Ok(())
+    }
+
+    /// Hands a host's events on until it ends.
+    fn listen(&self, stdout: std::process::ChildStdout) {
+        let sender = self.sender.clone();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                match serde_json::from_str(&line) {
+                    Ok(event) => {
+                        if sender.send(event).is_err() {
+                            return;
+                        }
+                    }
+                    // A line cut short by a death.
+                    Err(error) => tracing::debug!(%error, "the host said something that is no event"),
+                }
+            }
+        });
+    }
+
+    fn kill(&mut self, side: Side) {
+        if let Some(domain) = &mut self.domains[side as usize] {
+            // It may have ended meanwhile, which is what is wanted.
+            let _ = domain.child.kill();
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        for side in [Side::Host, Side::Device] {
+            self.kill(side);
+            if let Some(mut domain) = self.domains[side as usize].take() {
+                let _ = domain.child.wait();
+            }
+        }
+    }
+}
+
+/// Whether to go on watching.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Watch {
+    /// Go on.
+    On,
+    /// It is enough.
+    End,
+}
+
+fn wait_or_kill(domain: &mut Domain) -> Result<std::process::ExitStatus, RuntimeError> {
+    let collect = |source| RuntimeError::System { what: "wait for a domain to end", source };
+    let began = Instant::now();
+    while began.elapsed() < PATIENCE {
+        if let Some(status) = domain.child.try_wait().map_err(collect)? {
+            return Ok(status);
+        }
+        std::thread::sleep(LOOK);
+    }
+    domain.child.kill().map_err(collect)?;
+    domain.child.wait().map_err(collect)
+}
+
+/// Reads the bootstrap from standard input, ties this process's life to its parent's, and runs the domain.
+///
+/// The caller is the program that [`SessionSpec::program`] names, started with those arguments.
+pub fn domain_main(input: &mut dyn BufRead, output: &mut dyn Write) -> Result<(), RuntimeError> {
+    let parent = rustix::process::getppid();
+    // An orphan would go on owning rings that a new supervisor formats.
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
+        .map_err(|error| RuntimeError::System { what: "tie a domain to its supervisor", source: error.into() })?;
+    if rustix::process::getppid() != parent {
+        return Ok(());
+    }
+    let mut text = Zeroizing::new(String::new());
+    input
+        .read_line(&mut text)
+        .map_err(|source| RuntimeError::System { what: "read what the supervisor says", source })?;
+    let bootstrap: Bootstrap = serde_json::from_str(&text)
+        .map_err(|e| RuntimeError::System { what: "read what the supervisor says", source: e.into() })?;
+    bind(&bootstrap);
+    // Timed sleeps otherwise end up to 50 microseconds late, which is as long as a chunk.
+    if let Err(error) = osier_pmr::set_timer_slack(1) {
+        tracing::debug!(%error, "sleeps may end late");
+    }
+    match bootstrap.side() {
+        Side::Device => crate::firmware::run(&bootstrap),
+        Side::Host => crate::host::run(&bootstrap, &mut |event| {
+            if let Ok(line) = serde_json::to_string(event) {
+                // Nobody listens any more: the supervisor is ending, and will say so by the control words.
+                let _ = writeln!(output, "{line}").and_then(|()| output.flush());
+            }
+        }),
+    }
+}
+
+fn bind(bootstrap: &Bootstrap) {
+    let Some(cpus) = bootstrap.options.cpus else { return };
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(cpus[bootstrap.side() as usize]);
+    if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
+        tracing::warn!(%error, "cannot bind the {} domain to its processor", bootstrap.side());
+    }
+}
