@@ -137,10 +137,25 @@ fn begins_with_zeroes(bytes: &impl Bytes) -> bool {
 }
 
 /// An empty log in place of one that a power cut took. Another salt keeps what is left of the old
-/// one from being taken for records of the new. The numbers jump beyond all that the old one can have
-/// given out: a program that the cut tore may still be found, and must not look newer.
+/// one from being taken for records of the new: it is drawn from those very leftovers, because numbers
+/// of the device alone are the same again when two cuts in a row find the media unchanged. The numbers
+/// jump beyond all that the old one can have given out: a program that the cut tore may still be found,
+/// and must not look newer.
 fn reformat<B: Bytes>(bytes: B, params: &DeviceParams, newest: u64) -> Result<WriteBuffer<B>, BufferError> {
     let first = newest.saturating_add(LOST_SEQUENCES);
-    let salt = crc32c::crc32c_append(params.salt, &first.to_le_bytes());
+    let salt = crc32c::crc32c_append(checksum(&bytes, params.salt), &first.to_le_bytes());
     WriteBuffer::format(bytes, params.streams, first, salt, params.with_data)
+}
+
+fn checksum(bytes: &impl Bytes, seed: u32) -> u32 {
+    let mut page = [0; 4096];
+    let (mut crc, mut at) = (seed, 0);
+    while at < bytes.len() {
+        let step = (bytes.len() - at).min(4096);
+        let part = &mut page[..step as usize];
+        bytes.read(at, part);
+        crc = crc32c::crc32c_append(crc, part);
+        at += step;
+    }
+    crc
 }
