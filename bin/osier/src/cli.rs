@@ -59,6 +59,12 @@ pub enum Command {
     /// List and move the actors of a running device
     #[command(subcommand)]
     Actor(commands::actor::ActorCommand),
+    /// List policies, record the samples of a run, evaluate a policy on them
+    #[command(subcommand)]
+    Sched(commands::sched::SchedCommand),
+    /// Reproduce a published figure
+    #[command(subcommand)]
+    Exp(commands::exp::ExpCommand),
     /// Check a device under random traffic, forced migrations and planned deaths
     Soak(commands::soak::SoakArgs),
     /// Run one domain; started by the supervisor

@@ -4,6 +4,8 @@ use std::fmt;
 use std::process::ExitCode;
 
 use osier_image::{ImageError, MediaError};
+use osier_pmr::PmrError;
+use osier_runtime::RuntimeError;
 
 use crate::config::ConfigError;
 
@@ -95,7 +97,31 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
     if let Some(error) = cause.downcast_ref::<MediaError>() {
         return Some(if error.is_no_space() { Exit::NoSpace } else { Exit::Failure });
     }
-    Some(match cause.downcast_ref::<ImageError>()? {
+    if let Some(error) = cause.downcast_ref::<RuntimeError>() {
+        return code_of_runtime(error);
+    }
+    Some(code_of_image(cause.downcast_ref::<ImageError>()?))
+}
+
+/// What a running device says; what it only passes on has the code of its own kind.
+fn code_of_runtime(error: &RuntimeError) -> Option<Exit> {
+    Some(match error {
+        RuntimeError::Image(error) => code_of_image(error),
+        RuntimeError::Media(error) if error.is_no_space() => Exit::NoSpace,
+        RuntimeError::Pmr(PmrError::NoSpace { .. }) => Exit::NoSpace,
+        RuntimeError::Corpus(_)
+        | RuntimeError::Config(_)
+        | RuntimeError::Prepare(_)
+        | RuntimeError::Profile(_)
+        | RuntimeError::Option(_) => Exit::BadInput,
+        RuntimeError::NotRunning { .. } => Exit::Missing,
+        RuntimeError::BadKey { .. } | RuntimeError::Registry(_) | RuntimeError::Module(_) => Exit::Damaged,
+        _ => return None,
+    })
+}
+
+fn code_of_image(error: &ImageError) -> Exit {
+    match error {
         ImageError::Options { .. }
         | ImageError::Exists { .. }
         | ImageError::NotAnImage { .. }
@@ -107,7 +133,7 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
         ImageError::Damaged { .. } => Exit::Damaged,
         ImageError::NoSpace { .. } => Exit::NoSpace,
         ImageError::Io { .. } => Exit::Failure,
-    })
+    }
 }
 
 /// Prints an error to standard error, and says with which code to end.

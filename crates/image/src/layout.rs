@@ -92,7 +92,7 @@ impl Layout {
 
 /// The files that an image may hold, directly in its directory. The names ending in `.new` are there after a
 /// kill in the instant before they took their place.
-pub(crate) const FILES: [&str; 9] = [
+pub(crate) const FILES: [&str; 10] = [
     "superblock",
     "superblock.new",
     "superblock.damaged",
@@ -102,9 +102,10 @@ pub(crate) const FILES: [&str; 9] = [
     "media",
     "pmr",
     "lock",
+    "registry.toml",
 ];
 /// The directories that an image may hold.
-pub(crate) const DIRECTORIES: [&str; 3] = ["keys", "modules", "run"];
+pub(crate) const DIRECTORIES: [&str; 4] = ["code", "keys", "modules", "run"];
 
 /// Whether `name` can name an image in a home directory.
 ///

@@ -21,6 +21,7 @@ use osier_pmr::{WaitPolicy, Waiter};
 use crate::bootstrap::Bootstrap;
 use crate::client::note_failure;
 use crate::clock;
+use crate::control::Gauge;
 use crate::error::RuntimeError;
 use crate::link::Link;
 use crate::machine::{Machine, Turn};
@@ -394,6 +395,10 @@ impl Firmware {
 
     fn publish_gauges(&mut self, now: Nanos) {
         self.next_gauges = Nanos(now.0 + GAUGES_NS);
+        if let Some(digests) = &self.digest {
+            self.setup.control.set_digest([u64::from(digests[0]), u64::from(digests[1])]);
+        }
+        self.setup.control.set_gauge(Gauge::Resident, crate::clock::resident_bytes());
         self.setup.publish(now, &mut self.device, &self.domain, &self.machine.runner);
     }
 

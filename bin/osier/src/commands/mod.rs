@@ -4,6 +4,8 @@ pub mod actor;
 pub mod demo;
 pub mod device;
 pub mod domain;
+pub mod exp;
+pub mod sched;
 pub mod serve;
 pub mod soak;
 
@@ -81,6 +83,8 @@ pub fn run(command: Command, context: &Context) -> anyhow::Result<Exit> {
         Command::Demo(args) => demo::run(&args, context),
         Command::Serve(args) => serve::run(&args, context),
         Command::Actor(command) => actor::run(&command, context),
+        Command::Sched(command) => sched::run(command, context),
+        Command::Exp(command) => exp::run(&command, context),
         Command::Soak(args) => soak::run(&args, context),
         Command::Domain => domain::run(),
         Command::CompileModule { arguments } => Ok(domain::compile(&arguments)),

@@ -59,7 +59,10 @@ pub struct DemoArgs {
     device: Option<PathBuf>,
     /// Leave out the second run, with placement fixed on the device.
     #[arg(long)]
-    skip_fixed: bool,
+    pub skip_fixed: bool,
+    /// Write the scheduler's samples of the first run to this file, for `osier sched replay`.
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
 }
 
 /// Bytes of input at most, so that a pass over it is short against the run.
@@ -112,6 +115,7 @@ fn one_run(
     inputs: &[PathBuf],
 ) -> Result<Outcome> {
     let options = Options {
+        record: args.record.clone().filter(|_| label != "device-fixed"),
         placement,
         policy: args.policy.clone(),
         rate_divisor: args.rate_divisor,
