@@ -341,6 +341,10 @@ mod tests {
     fn the_list_in_the_tree_is_understood() {
         let text = fs::read_to_string(crate::root().unwrap().join(LIST)).unwrap();
         let list: List = toml::from_str(&text).unwrap();
-        list.job.iter().for_each(|job| job.check().unwrap());
+        let promises = fs::read_to_string(crate::root().unwrap().join("SPECIFICATION.md")).unwrap();
+        for job in &list.job {
+            job.check().unwrap();
+            assert!(promises.contains(&format!("| {} |", job.promise)), "promise {} is not there", job.promise);
+        }
     }
 }

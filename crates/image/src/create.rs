@@ -82,14 +82,30 @@ impl Image {
         options: &CreateOptions,
         check_profile: ProfileCheck<'_>,
     ) -> Result<Superblock, ImageError> {
+        Self::create_with(path, options, check_profile, |_| Ok(()))
+    }
+
+    /// [`Image::create`], with more files: `fill` writes them where the layout says, before the image gets its
+    /// name, so that they are part of its being whole or not at all. It syncs what it writes.
+    ///
+    /// # Errors
+    /// As [`Image::create`], and what `fill` says.
+    pub fn create_with<E: From<ImageError>>(
+        path: &Path,
+        options: &CreateOptions,
+        check_profile: ProfileCheck<'_>,
+        fill: impl FnOnce(&Layout) -> Result<(), E>,
+    ) -> Result<Superblock, E> {
         let superblock = plan(path, options, check_profile)?;
         let parent = parent_of(path);
         leftover::sweep(parent);
         if fs::symlink_metadata(path).is_ok() {
-            return Err(ImageError::Exists { path: path.to_owned() });
+            return Err(ImageError::Exists { path: path.to_owned() }.into());
         }
         let temporary = Temporary::make(parent, path, &superblock)?;
         temporary.fill(&superblock, options)?;
+        fill(&temporary.layout)?;
+        image::sync_directory(temporary.layout.root())?;
         if let MediaSpec::Block { path: device, overwrite } = &options.media {
             take_block_device(path, device, *overwrite, options.media_bytes)?;
         }
@@ -205,8 +221,7 @@ impl Temporary {
         for directory in [layout.keys(), layout.run()] {
             DirBuilder::new().mode(0o700).create(&directory).map_err(io_error("making", &directory))?;
         }
-        make_pmr(&layout.pmr(), options.pmr_bytes, superblock.uuid)?;
-        image::sync_directory(layout.root())
+        make_pmr(&layout.pmr(), options.pmr_bytes, superblock.uuid)
     }
 
     /// Gives the directory its name, which must still be free.

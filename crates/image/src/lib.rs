@@ -33,7 +33,7 @@ mod tests;
 pub use check::{Area, CheckReport, Finding, Severity, check, check_with};
 pub use clock::utc_text;
 pub use create::{CreateOptions, MediaSpec, ProfileText};
-pub use error::ImageError;
+pub use error::{ImageError, is_no_space};
 pub use image::{Entry, Image, Inspection, ProfileCheck, inspect, list};
 pub use layout::{Layout, check_name};
 pub use lock::{Holder, LockState, OwnerLock, OwnerRecord, probe};

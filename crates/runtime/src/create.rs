@@ -16,7 +16,7 @@ use crate::setup::{modules_path, pipelines_path, registry_path};
 pub const DEFAULT_PIPELINE: &str = "main";
 
 /// The pipelines of a new device, unless its maker names others.
-pub const DEFAULT_PIPELINES: &str = r#"# The pipelines of this device. docs/pipelines.md explains every key; a change takes effect at the next start,
+pub const DEFAULT_PIPELINES: &str = r#"# The pipelines of this device. docs/actors.md explains every key; a change takes effect at the next start,
 # and data that was written before it is still read by the pipeline that wrote it.
 [[pipeline]]
 name = "main"
@@ -97,13 +97,7 @@ pub fn create(spec: &CreateSpec<'_>) -> Result<Superblock, RuntimeError> {
         logical_blocks,
     };
     let check = |name: &str, text: &str| Profile::parse(name, text).map(|_| ()).map_err(|e| e.to_string());
-    let superblock = Image::create(spec.path, &options, &check)?;
-    let finished = finish(spec.path, text, &registry, &config, &store);
-    if finished.is_err() {
-        // What was made is ours and empty; the first error is the one to report.
-        let _ = osier_image::remove(spec.path);
-    }
-    finished.map(|()| superblock)
+    Image::create_with(spec.path, &options, &check, |layout| finish(layout.root(), text, &registry, &config, &store))
 }
 
 fn finish(
