@@ -1,246 +1,328 @@
-//! The program as a user runs it: devices that migrate, die, run full and are given bad input. Two real
-//! processes a device, the real SIGKILL.
-//!
-//! The long counts that `SPECIFICATION.md` names run in `make evidence`; here runs a stated share of them.
+//! `osier device` as a user meets it: output, exit codes, errors.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// Forced migrations in this file; `make evidence` makes 10,000.
-const MOVES: u64 = 1_000;
-
-struct Home(tempfile::TempDir);
+/// A home of its own, and no trace of the user's environment.
+struct Home {
+    dir: tempfile::TempDir,
+}
 
 impl Home {
-    fn new() -> Home {
-        Home(tempfile::tempdir().unwrap())
+    fn new() -> Self {
+        Self { dir: tempfile::tempdir().unwrap() }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
+    fn home(&self) -> PathBuf {
+        self.dir.path().join("home")
     }
 
-    fn osier(&self, arguments: &[&str]) -> Output {
-        // A run that hangs is a failure, not a reason to wait for ever.
-        Command::new("timeout")
-            .arg("120")
-            .arg(env!("CARGO_BIN_EXE_osier"))
-            .args(arguments)
-            .env("OSIER_HOME", self.0.path())
-            .env_remove("OSIER_CONFIG")
-            .output()
-            .unwrap()
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_osier"));
+        command.args(args).env_clear().env("OSIER_HOME", self.home()).env("HOME", self.dir.path());
+        command
     }
 
-    fn device(&self, name: &str, more: &[&str]) {
-        let out = self.osier(&[&["device", "create", name, "--capacity", "256MiB"], more].concat());
-        assert!(out.status.success(), "{}", text(&out.stderr));
+    fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
     }
 
-    fn soak(&self, device: &str, more: &[&str]) -> Value {
-        let out = self.osier(&[&["--json", "soak", device, "--no-model-timing"], more].concat());
-        assert!(out.status.success(), "{more:?}: {}{}", text(&out.stdout), text(&out.stderr));
-        serde_json::from_slice(&out.stdout).unwrap()
+    /// Runs, and insists on the exit code; gives back what was printed.
+    fn expect(&self, code: i32, args: &[&str]) -> (String, String) {
+        let output = self.run(args);
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        let (out, err) = (text(output.stdout), text(output.stderr));
+        assert_eq!(output.status.code(), Some(code), "{args:?}\n{out}\n{err}");
+        (out, err)
     }
-}
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn write(path: &Path, content: &str) {
-    std::fs::write(path, content).unwrap();
-}
-
-/// A serving device; a test that fails leaves none behind.
-struct Server(std::process::Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+    fn with_device() -> Self {
+        let home = Self::new();
+        home.expect(0, &["device", "create", "a", "--capacity", "64MiB", "--pmr", "1MiB"]);
+        home
     }
 }
 
-/// A pipeline with a stateful actor, whose every output depends on all that came before in its stream.
-const STATEFUL: &str = r#"
-[[pipeline]]
-name = "main"
-unit_kib = 16
-request_kib_max = 64
-slots = 32
-[[pipeline.stage]]
-actor = "running-hash"
-[[pipeline.stage]]
-actor = "lz4"
-[[pipeline.stage]]
-actor = "crc32c"
-"#;
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error} in {text}"))
+}
 
-#[test]
-fn forced_migrations_lose_repeat_and_reorder_nothing_at_any_depth() {
-    let home = Home::new();
-    write(&home.path("stateful.toml"), STATEFUL);
-    let pipelines = home.path("stateful.toml");
-    home.device("d", &["--pipelines", pipelines.to_str().unwrap()]);
-    let mut made = 0;
-    for (depth, blocks) in [("1", "1"), ("8", "16"), ("32", "1")] {
-        let moves = (MOVES / 3 + 1).to_string();
-        let found = home.soak(
-            "d",
-            &["--requests", "2000", "--depth", depth, "--request-blocks", blocks, "--moves", &moves, "--seed", depth],
-        );
-        made += found["migrations"].as_u64().unwrap();
-        for fault in ["failed", "lost", "repeated", "out_of_order", "wrong_blocks"] {
-            assert_eq!(found["tally"][fault], 0, "depth {depth}: {found}");
-        }
-    }
-    assert!(made >= MOVES, "only {made} migrations were made");
+fn spoil(path: &Path, at: usize) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[at] ^= 1;
+    fs::write(path, bytes).unwrap();
 }
 
 #[test]
-fn what_is_stored_is_byte_for_byte_the_same_with_and_without_migration() {
+fn a_device_is_made_listed_shown_checked_and_removed() {
     let home = Home::new();
-    write(&home.path("stateful.toml"), STATEFUL);
-    let pipelines = home.path("stateful.toml");
-    let run = |device: &str, more: &[&str]| {
-        home.device(device, &["--pipelines", pipelines.to_str().unwrap()]);
-        let basics = ["--requests", "4000", "--digest", "--seed", "7", "--request-blocks", "16"];
-        home.soak(device, &[&basics[..], more].concat())
+    let (out, _) = home.expect(0, &["device", "ls"]);
+    assert!(out.contains("no devices") && out.contains("create"), "{out}");
+    let create = ["device", "create", "a", "--profile", "smartssd", "--capacity", "64MiB", "--pmr", "1MiB"];
+    let (out, _) = home.expect(0, &create);
+    assert!(out.contains("made device a (smartssd, 64 MiB)"), "{out}");
+    let (out, _) = home.expect(0, &["device", "ls"]);
+    let row: Vec<&str> = out.lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!(row[..5], ["a", "stopped", "smartssd", "64", "MiB"]);
+    let (out, _) = home.expect(0, &["device", "show", "a"]);
+    assert!(out.contains("16384 blocks of 4096 bytes") && out.contains("lock           free"), "{out}");
+    let (out, _) = home.expect(0, &["device", "check", "a"]);
+    assert!(out.ends_with("device a is sound\n"), "{out}");
+    let (out, _) = home.expect(0, &["device", "rm", "a"]);
+    assert_eq!(out, "removed device a\n");
+    assert_eq!(fs::read_dir(home.home()).unwrap().count(), 0);
+}
+
+#[test]
+fn programs_get_json() {
+    let home = Home::with_device();
+    let (out, _) = home.expect(0, &["device", "show", "a", "--json"]);
+    let shown = json(&out);
+    assert_eq!(shown["capacity_bytes"], 64 << 20);
+    assert_eq!((&shown["state"], &shown["media"]), (&"stopped".into(), &"file".into()));
+    let (out, _) = home.expect(0, &["--json", "device", "ls"]);
+    assert_eq!(json(&out)[0], shown);
+    let (out, _) = home.expect(0, &["device", "check", "a", "--json"]);
+    assert_eq!(json(&out)["sound"], true);
+    let (_, err) = home.expect(8, &["device", "show", "b", "--json"]);
+    assert_eq!(json(&err)["exit"], 8);
+}
+
+#[test]
+fn a_path_is_taken_as_it_is() {
+    let home = Home::new();
+    let path = home.dir.path().join("elsewhere");
+    let path = path.to_str().unwrap();
+    home.expect(0, &["device", "create", path, "--capacity", "64MiB", "--pmr", "1MiB", "--media", "none"]);
+    home.expect(0, &["device", "check", path]);
+    assert!(!home.home().exists(), "a path needs no home");
+}
+
+#[test]
+fn wrong_input_is_refused_by_name_and_leaves_nothing() {
+    let home = Home::new();
+    let file = |name: &str, text: &str| {
+        let path = home.dir.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
     };
-    let still = run("still", &["--placement", "host"]);
-    let moved = run("moved", &["--moves", "100000", "--move-every-ns", "50000"]);
-    assert!(moved["migrations"].as_u64().unwrap() > 20, "{moved}");
-    assert!(moved["mid_request"].as_u64().unwrap() > 0, "no actor was moved in the middle of a request");
-    assert_ne!(still["digest"][0], 0);
-    assert_eq!(still["digest"], moved["digest"]);
-}
-
-#[test]
-fn a_domain_killed_at_any_step_loses_nothing() {
-    let home = Home::new();
-    home.device("d", &[]);
-    let steps = [
-        "Routed",
-        "Drained",
-        "CheckpointWritten",
-        "Ready",
-        "DoorbellHeard",
-        "Rebuilt",
-        "Active",
-        "FirstServed",
-        "StageBegins",
-        "StageEnds",
+    let no_profile = file("p.toml", "[device]\nname = \"x\"\nspeed = 1\n");
+    let plain_file = file("plain", "");
+    let cases: [(&[&str], &str); 11] = [
+        (&["--capacity", "lots"], "`lots` is not a size"),
+        (&["--capacity", "5000"], "multiple of 4096"),
+        (&["--capacity", "0"], "multiple of 4096"),
+        (&["--capacity", "8192TiB"], "holds at most"),
+        (&["--pmr", "4096"], "persistent memory region"),
+        (&["--profile", "toaster"], "cxl-ssd"),
+        (&["--profile", &no_profile], "line 3"),
+        (&["--profile", "./absent.toml"], "absent.toml"),
+        (&["--media", "tape"], "`tape` is no kind of media"),
+        (&["--media", &plain_file], "not a block device"),
+        (&["--media", "/dev/absent"], "/dev/absent"),
     ];
-    let mut kills: Vec<(String, u64)> = Vec::new();
-    for side in ["host", "device"] {
-        kills.extend(steps.iter().flat_map(|step| [1u64, 3].map(|nth| (format!("{side}:{step}:{nth}"), nth))));
+    for (args, expected) in cases {
+        let create = [&["device", "create", "a"], args].concat();
+        let (_, err) = home.expect(3, &create);
+        assert!(err.contains(expected), "{args:?}: {err}");
+        assert!(err.starts_with("osier: ") && err.lines().count() == 1, "{err}");
     }
-    for kill in ["host:SlotFilled:100", "device:StoreBegins:50", "device:StoreEnds:90", "host:CompletionHeard:70"] {
-        kills.push((kill.to_owned(), 0));
+    for name in ["..", ".a", "-", "a b"] {
+        let (_, err) = home.expect(3, &["device", "create", "--", name]);
+        assert!(err.contains("cannot name a device"), "{err}");
     }
-    kills.extend(["device:ProgramBegins:1", "device:ProgramEnds:1"].map(|k| (k.to_owned(), 0)));
-    let mut resolutions = String::new();
-    for (seed, (kill, _)) in kills.iter().enumerate() {
-        let seed = seed.to_string();
-        let found = home.soak("d", &["--requests", "600", "--moves", "20", "--crash", kill, "--seed", &seed]);
-        for fault in ["failed", "lost", "repeated", "out_of_order", "wrong_blocks"] {
-            assert_eq!(found["tally"][fault], 0, "{kill}: {found}");
-        }
-        assert_eq!(found["deaths"].as_array().unwrap().len(), 1, "{kill}: {found}");
-        resolutions += &found["deaths"][0]["resolutions"].to_string();
-    }
-    assert!(kills.len() >= 40);
-    assert!(resolutions.contains("RolledBack"), "no roll-back was seen");
-    assert!(resolutions.contains("RolledForward"), "no roll-forward was seen");
+    assert_eq!(fs::read_dir(home.home()).unwrap().count(), 0);
 }
 
 #[test]
-fn real_files_come_back_right_and_the_report_asks_for_nothing() {
-    let home = Home::new();
-    write(&home.path("a.txt"), &"to be compressed, encrypted and checked\n".repeat(20_000));
-    let (input, report) = (home.path("a.txt"), home.path("r.html"));
-    let out = home.osier(&[
-        "--json",
-        "demo",
-        "--input",
-        input.to_str().unwrap(),
-        "--seconds",
-        "2",
-        "--report",
-        report.to_str().unwrap(),
-    ]);
-    assert!(out.status.success(), "{}", text(&out.stderr));
-    let found: Value = serde_json::from_slice(&out.stdout).unwrap();
-    for run in found["runs"].as_array().unwrap() {
-        assert_eq!(run["right"], true, "{run}");
+fn a_name_that_is_taken_or_missing_is_told_so() {
+    let home = Home::with_device();
+    let (_, err) = home.expect(3, &["device", "create", "a"]);
+    assert!(err.contains("exists already"), "{err}");
+    for command in ["show", "check", "rm"] {
+        let (_, err) = home.expect(8, &["device", command, "b"]);
+        assert!(err.contains("no device image"), "{err}");
     }
-    let page = std::fs::read_to_string(report).unwrap();
-    assert!(page.contains("<svg") && !page.contains("src=\"http") && !page.contains("href=\"http"));
+    home.expect(8, &["device", "rm", "a", "b"]);
+    home.expect(0, &["device", "show", "a"]);
 }
 
 #[test]
-fn a_second_owner_is_told_who_the_first_is_and_actors_move_on_request() {
-    let home = Home::new();
-    home.device("d", &[]);
-    let mut first = Server(
-        Command::new(env!("CARGO_BIN_EXE_osier"))
-            .args(["serve", "d"])
-            .env("OSIER_HOME", home.0.path())
-            .spawn()
-            .unwrap(),
-    );
-    let begun = std::time::Instant::now();
-    let moved = loop {
-        let out = home.osier(&["actor", "move", "d", "main", "host"]);
-        if out.status.success() || begun.elapsed().as_secs() > 60 {
-            break out;
-        }
-    };
-    assert!(moved.status.success(), "{}", text(&moved.stderr));
-    let listed = home.osier(&["--json", "actor", "ls", "d"]);
-    let actors: Value = serde_json::from_slice(&listed.stdout).unwrap();
-    assert!(actors.as_array().unwrap().iter().all(|a| a["where"] == "host"), "{actors}");
-    let unknown = home.osier(&["actor", "move", "d", "main/zstd", "host"]);
-    assert_eq!(unknown.status.code(), Some(3));
-    assert!(text(&unknown.stderr).contains("main/0:lz4"), "{}", text(&unknown.stderr));
-    let second = home.osier(&["serve", "d"]);
-    assert_eq!(second.status.code(), Some(4), "{}", text(&second.stderr));
-    assert!(text(&second.stderr).contains(&first.0.id().to_string()), "{}", text(&second.stderr));
-    let stopped = Command::new("kill").arg("-TERM").arg(first.0.id().to_string()).status().unwrap();
-    assert!(stopped.success() && first.0.wait().unwrap().success());
+fn an_owner_is_named_and_protects_its_device() {
+    let home = Home::with_device();
+    let image = osier_image::Image::open(&home.home().join("a"), &|_, _| Ok(())).unwrap();
+    let (_, err) = home.expect(4, &["device", "rm", "a"]);
+    assert!(err.contains(&format!("pid {}", std::process::id())) && err.contains("since 2"), "{err}");
+    let (out, _) = home.expect(0, &["device", "ls"]);
+    assert!(out.contains("in use"), "{out}");
+    home.expect(0, &["device", "check", "a"]);
+    home.expect(0, &["device", "check", "a", "--restore-copy"]);
+    drop(image);
+    home.expect(0, &["device", "rm", "a"]);
 }
 
 #[test]
-fn bad_input_is_refused_by_name() {
+fn damage_is_reported_never_repaired_unasked_and_restored_on_request() {
+    let home = Home::with_device();
+    let file = home.home().join("a/superblock");
+    spoil(&file, 100);
+    let damaged = fs::read(&file).unwrap();
+    let (out, _) = home.expect(5, &["device", "check", "a"]);
+    assert!(out.contains("copy 0 is damaged") && out.contains("damaged in one place"), "{out}");
+    let (out, _) = home.expect(0, &["device", "ls"]);
+    assert!(out.contains("damaged"), "{out}");
+    let (out, _) = home.expect(0, &["device", "show", "a"]);
+    assert!(out.contains("superblock copy 0"), "{out}");
+    assert_eq!(fs::read(&file).unwrap(), damaged);
+    home.expect(0, &["device", "check", "a", "--restore-copy"]);
+    let (out, _) = home.expect(0, &["device", "check", "a"]);
+    assert!(out.contains("superblock.damaged"), "{out}");
+    spoil(&file, 100);
+    spoil(&file, 5000);
+    let (_, err) = home.expect(5, &["device", "show", "a"]);
+    assert!(err.contains("both copies"), "{err}");
+    home.expect(5, &["device", "check", "a"]);
+    home.expect(0, &["device", "rm", "a"]);
+}
+
+#[test]
+fn what_is_not_an_image_is_never_removed() {
+    let home = Home::with_device();
+    let dir = home.home().join("mine");
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join("thesis"), "years").unwrap();
+    let (_, err) = home.expect(3, &["device", "rm", "mine"]);
+    assert!(err.contains("not a device image"), "{err}");
+    fs::write(home.home().join("a/notes"), "mine").unwrap();
+    let (_, err) = home.expect(3, &["device", "rm", "a"]);
+    assert!(err.contains("notes"), "{err}");
+    assert!(dir.join("thesis").exists() && home.home().join("a/media").exists());
+}
+
+#[test]
+fn the_configuration_is_read_and_refused_by_key_and_line() {
     let home = Home::new();
-    write(&home.path("garbage.wasm"), "this is not WebAssembly");
-    let pipeline = |actor: &str, more: &str| {
-        format!(
-            "[[pipeline]]\nname = \"main\"\nunit_kib = 16\nrequest_kib_max = 64\nslots = 8\n{more}\n[[pipeline.stage]]\nactor = \"{actor}\"\n"
-        )
-    };
-    write(&home.path("module.toml"), &pipeline("./garbage.wasm", ""));
-    write(&home.path("key.toml"), &pipeline("lz4", "colour = \"red\""));
-    write(&home.path("name.toml"), &pipeline("zstd", ""));
-    for (file, expected) in
-        [("module.toml", "garbage"), ("key.toml", "colour"), ("name.toml", "zstd"), ("none.toml", "none.toml")]
-    {
-        let path = home.path(file);
-        let out = home.osier(&["device", "create", "x", "--capacity", "256MiB", "--pipelines", path.to_str().unwrap()]);
-        let mut message = text(&out.stderr);
-        if out.status.success() {
-            let served = home.osier(&["soak", "x", "--requests", "1"]);
-            message = text(&served.stderr);
-            assert!(!served.status.success(), "{file} was taken");
-            assert!(home.osier(&["device", "rm", "x"]).status.success());
-        }
-        assert!(message.contains(expected), "{file}: {message}");
+    let config = home.dir.path().join(".config/osier/config.toml");
+    fs::create_dir_all(config.parent().unwrap()).unwrap();
+    fs::write(&config, "[device]\nprofile = \"scaleflux\"\ncapacity = \"96MiB\"\npmr = \"1MiB\"\nmedia = \"none\"\n")
+        .unwrap();
+    home.expect(0, &["device", "create", "a"]);
+    let (out, _) = home.expect(0, &["device", "show", "a", "--json"]);
+    let shown = json(&out);
+    assert_eq!((&shown["profile"], &shown["capacity_bytes"]), (&"scaleflux".into(), &(96 << 20).into()));
+    home.expect(0, &["device", "create", "b", "--capacity", "64MiB"]);
+    assert_eq!(json(&home.expect(0, &["device", "show", "b", "--json"]).0)["capacity_bytes"], 64 << 20);
+    fs::write(&config, "\n\n[device]\ncapcity = \"1GiB\"\n").unwrap();
+    let (_, err) = home.expect(3, &["device", "ls"]);
+    assert!(err.contains("config.toml:4: ") && err.contains("`capcity`"), "{err}");
+    home.expect(3, &["device", "ls", "--config", "/absent/config.toml"]);
+}
+
+#[test]
+fn help_lists_exit_codes_and_a_wrong_command_line_is_code_2() {
+    let home = Home::new();
+    let (out, _) = home.expect(0, &["--help"]);
+    assert!(out.contains("Exit codes:") && out.contains("4  another process owns the device"), "{out}");
+    for args in [&["device", "create"][..], &["devices"], &["device", "ls", "--nonsense"], &[]] {
+        home.expect(2, args);
     }
-    let missing = home.osier(&["demo", "--input", "/no/such/file", "--seconds", "1"]);
-    assert!(!missing.status.success() && text(&missing.stderr).contains("/no/such/file"), "{}", text(&missing.stderr));
-    let profile = home.osier(&["device", "create", "y", "--profile", "no-such-profile"]);
-    assert_eq!(profile.status.code(), Some(3));
+    let bad = home.command(&["device", "ls"]).env("OSIER_LOG", "=,=").output().unwrap();
+    assert_eq!(bad.status.code(), Some(3));
+}
+
+#[test]
+fn every_built_in_profile_makes_a_sound_device_and_prints_itself() {
+    let home = Home::new();
+    let (out, _) = home.expect(0, &["device", "profiles", "--json"]);
+    let names: Vec<String> =
+        json(&out).as_array().unwrap().iter().map(|p| p["name"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(names.len(), 3);
+    for name in names {
+        home.expect(0, &["device", "create", &name, "--profile", &name, "--capacity", "64MiB", "--pmr", "1MiB"]);
+        home.expect(0, &["device", "check", &name]);
+        let (text, _) = home.expect(0, &["device", "profiles", &name]);
+        assert_eq!(fs::read_to_string(home.home().join(&name).join("profile.toml")).unwrap(), text);
+    }
+}
+
+#[test]
+fn a_reader_that_closes_early_is_no_error() {
+    let home = Home::with_device();
+    let script = format!("{} device profiles cxl-ssd | true", env!("CARGO_BIN_EXE_osier"));
+    let mut shell = Command::new("/bin/sh");
+    let script = format!("set -e; {script}; exit 0");
+    let output = shell.arg("-c").arg(script).env("OSIER_HOME", home.home()).output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_full_disk_is_code_7_and_leaves_nothing() {
+    let home = Home::new();
+    fs::create_dir(home.home()).unwrap();
+    let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"]).arg(home.home()).output();
+    if !mount.is_ok_and(|output| output.status.success()) {
+        // Past the test's captured output, so that it is seen.
+        let _ = std::io::Write::write_all(
+            &mut std::io::stderr(),
+            b"SKIPPED: a small tmpfs cannot be mounted here, so exit code 7 is not tested\n",
+        );
+        return;
+    }
+    let output = home.run(&["device", "create", "a", "--capacity", "64MiB", "--pmr", "16MiB"]);
+    let left = fs::read_dir(home.home()).unwrap().count();
+    Command::new("umount").arg(home.home()).status().unwrap();
+    assert_eq!(output.status.code(), Some(7), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(left, 0);
+}
+
+/// Needs no privilege, unlike a small file system. The shell ignores the signal that goes with the limit, and
+/// so does what it starts.
+#[test]
+fn a_file_size_limit_is_code_7_and_leaves_nothing() {
+    let home = Home::new();
+    fs::create_dir(home.home()).unwrap();
+    let script = "trap '' XFSZ; ulimit -f 2048; exec \"$0\" \"$@\"";
+    let args = ["-c", script, env!("CARGO_BIN_EXE_osier"), "device", "create", "a"];
+    let sizes = ["--capacity", "64MiB", "--pmr", "16MiB", "--media", "none"];
+    let output = Command::new("/bin/sh").args(args).args(sizes).env("OSIER_HOME", home.home()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(7), "{text}");
+    assert!(text.contains("free some space"), "{text}");
+    assert_eq!(fs::read_dir(home.home()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_creation_killed_anywhere_leaves_a_sound_device_or_none() {
+    const KILLS: u64 = 24;
+    let home = Home::new();
+    let args = ["device", "create", "a", "--capacity", "64MiB", "--pmr", "4MiB"];
+    let start = std::time::Instant::now();
+    home.expect(0, &args);
+    home.expect(0, &["device", "rm", "a"]);
+    let whole = start.elapsed();
+    let mut made = 0;
+    for kill in 0..KILLS {
+        let mut child = home.command(&args).stderr(std::process::Stdio::null()).spawn().unwrap();
+        std::thread::sleep(whole * u32::try_from(kill).unwrap() / u32::try_from(KILLS).unwrap());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        if home.home().join("a").exists() {
+            made += 1;
+            home.expect(0, &["device", "check", "a"]);
+            home.expect(0, &["device", "rm", "a"]);
+        } else {
+            home.expect(8, &["device", "show", "a"]);
+        }
+    }
+    // The next creation sweeps what the killed ones left.
+    home.expect(0, &args);
+    home.expect(0, &["device", "check", "a"]);
+    let names: Vec<_> = fs::read_dir(home.home()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["a"]);
+    assert!(made < KILLS, "no kill came early enough to test anything");
 }

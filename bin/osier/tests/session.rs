@@ -1,0 +1,248 @@
+//! The program as a user runs it: devices that migrate, die, run full and are given bad input. Two real
+//! processes a device, the real SIGKILL.
+//!
+//! The long counts that `SPECIFICATION.md` names run in `make evidence`; here runs a stated share of them.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// Forced migrations in this file; `make evidence` makes 10,000.
+const MOVES: u64 = 1_000;
+
+struct Home(tempfile::TempDir);
+
+impl Home {
+    fn new() -> Home {
+        Home(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn osier(&self, arguments: &[&str]) -> Output {
+        // A run that hangs is a failure, not a reason to wait for ever.
+        Command::new("timeout")
+            .arg("120")
+            .arg(env!("CARGO_BIN_EXE_osier"))
+            .args(arguments)
+            .env("OSIER_HOME", self.0.path())
+            .env_remove("OSIER_CONFIG")
+            .output()
+            .unwrap()
+    }
+
+    fn device(&self, name: &str, more: &[&str]) {
+        let out = self.osier(&[&["device", "create", name, "--capacity", "256MiB"], more].concat());
+        assert!(out.status.success(), "{}", text(&out.stderr));
+    }
+
+    fn soak(&self, device: &str, more: &[&str]) -> Value {
+        let out = self.osier(&[&["--json", "soak", device, "--no-model-timing"], more].concat());
+        assert!(out.status.success(), "{more:?}: {}{}", text(&out.stdout), text(&out.stderr));
+        serde_json::from_slice(&out.stdout).unwrap()
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn write(path: &Path, content: &str) {
+    std::fs::write(path, content).unwrap();
+}
+
+/// A serving device; a test that fails leaves none behind.
+struct Server(std::process::Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A pipeline with a stateful actor, whose every output depends on all that came before in its stream.
+const STATEFUL: &str = r#"
+[[pipeline]]
+name = "main"
+unit_kib = 16
+request_kib_max = 64
+slots = 32
+[[pipeline.stage]]
+actor = "running-hash"
+[[pipeline.stage]]
+actor = "lz4"
+[[pipeline.stage]]
+actor = "crc32c"
+"#;
+
+#[test]
+fn forced_migrations_lose_repeat_and_reorder_nothing_at_any_depth() {
+    let home = Home::new();
+    write(&home.path("stateful.toml"), STATEFUL);
+    let pipelines = home.path("stateful.toml");
+    home.device("d", &["--pipelines", pipelines.to_str().unwrap()]);
+    let mut made = 0;
+    for (depth, blocks) in [("1", "1"), ("8", "16"), ("32", "1")] {
+        let moves = (MOVES / 3 + 1).to_string();
+        let found = home.soak(
+            "d",
+            &["--requests", "2000", "--depth", depth, "--request-blocks", blocks, "--moves", &moves, "--seed", depth],
+        );
+        made += found["migrations"].as_u64().unwrap();
+        for fault in ["failed", "lost", "repeated", "out_of_order", "wrong_blocks"] {
+            assert_eq!(found["tally"][fault], 0, "depth {depth}: {found}");
+        }
+    }
+    assert!(made >= MOVES, "only {made} migrations were made");
+}
+
+#[test]
+fn what_is_stored_is_byte_for_byte_the_same_with_and_without_migration() {
+    let home = Home::new();
+    write(&home.path("stateful.toml"), STATEFUL);
+    let pipelines = home.path("stateful.toml");
+    let run = |device: &str, more: &[&str]| {
+        home.device(device, &["--pipelines", pipelines.to_str().unwrap()]);
+        let basics = ["--requests", "4000", "--digest", "--seed", "7", "--request-blocks", "16"];
+        home.soak(device, &[&basics[..], more].concat())
+    };
+    let still = run("still", &["--placement", "host"]);
+    let moved = run("moved", &["--moves", "100000", "--move-every-ns", "50000"]);
+    assert!(moved["migrations"].as_u64().unwrap() > 20, "{moved}");
+    assert!(moved["mid_request"].as_u64().unwrap() > 0, "no actor was moved in the middle of a request");
+    assert_ne!(still["digest"][0], 0);
+    assert_eq!(still["digest"], moved["digest"]);
+}
+
+#[test]
+fn a_domain_killed_at_any_step_loses_nothing() {
+    let home = Home::new();
+    home.device("d", &[]);
+    let steps = [
+        "Routed",
+        "Drained",
+        "CheckpointWritten",
+        "Ready",
+        "DoorbellHeard",
+        "Rebuilt",
+        "Active",
+        "FirstServed",
+        "StageBegins",
+        "StageEnds",
+    ];
+    let mut kills: Vec<(String, u64)> = Vec::new();
+    for side in ["host", "device"] {
+        kills.extend(steps.iter().flat_map(|step| [1u64, 3].map(|nth| (format!("{side}:{step}:{nth}"), nth))));
+    }
+    for kill in ["host:SlotFilled:100", "device:StoreBegins:50", "device:StoreEnds:90", "host:CompletionHeard:70"] {
+        kills.push((kill.to_owned(), 0));
+    }
+    kills.extend(["device:ProgramBegins:1", "device:ProgramEnds:1"].map(|k| (k.to_owned(), 0)));
+    let mut resolutions = String::new();
+    for (seed, (kill, _)) in kills.iter().enumerate() {
+        let seed = seed.to_string();
+        let found = home.soak("d", &["--requests", "600", "--moves", "20", "--crash", kill, "--seed", &seed]);
+        for fault in ["failed", "lost", "repeated", "out_of_order", "wrong_blocks"] {
+            assert_eq!(found["tally"][fault], 0, "{kill}: {found}");
+        }
+        assert_eq!(found["deaths"].as_array().unwrap().len(), 1, "{kill}: {found}");
+        resolutions += &found["deaths"][0]["resolutions"].to_string();
+    }
+    assert!(kills.len() >= 40);
+    assert!(resolutions.contains("RolledBack"), "no roll-back was seen");
+    assert!(resolutions.contains("RolledForward"), "no roll-forward was seen");
+}
+
+#[test]
+fn real_files_come_back_right_and_the_report_asks_for_nothing() {
+    let home = Home::new();
+    write(&home.path("a.txt"), &"to be compressed, encrypted and checked\n".repeat(20_000));
+    let (input, report) = (home.path("a.txt"), home.path("r.html"));
+    let out = home.osier(&[
+        "--json",
+        "demo",
+        "--input",
+        input.to_str().unwrap(),
+        "--seconds",
+        "2",
+        "--report",
+        report.to_str().unwrap(),
+    ]);
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let found: Value = serde_json::from_slice(&out.stdout).unwrap();
+    for run in found["runs"].as_array().unwrap() {
+        assert_eq!(run["right"], true, "{run}");
+    }
+    let page = std::fs::read_to_string(report).unwrap();
+    assert!(page.contains("<svg") && !page.contains("src=\"http") && !page.contains("href=\"http"));
+}
+
+#[test]
+fn a_second_owner_is_told_who_the_first_is_and_actors_move_on_request() {
+    let home = Home::new();
+    home.device("d", &[]);
+    let mut first = Server(
+        Command::new(env!("CARGO_BIN_EXE_osier"))
+            .args(["serve", "d"])
+            .env("OSIER_HOME", home.0.path())
+            .spawn()
+            .unwrap(),
+    );
+    let begun = std::time::Instant::now();
+    let moved = loop {
+        let out = home.osier(&["actor", "move", "d", "main", "host"]);
+        if out.status.success() || begun.elapsed().as_secs() > 60 {
+            break out;
+        }
+    };
+    assert!(moved.status.success(), "{}", text(&moved.stderr));
+    let listed = home.osier(&["--json", "actor", "ls", "d"]);
+    let actors: Value = serde_json::from_slice(&listed.stdout).unwrap();
+    assert!(actors.as_array().unwrap().iter().all(|a| a["where"] == "host"), "{actors}");
+    let unknown = home.osier(&["actor", "move", "d", "main/zstd", "host"]);
+    assert_eq!(unknown.status.code(), Some(3));
+    assert!(text(&unknown.stderr).contains("main/0:lz4"), "{}", text(&unknown.stderr));
+    let second = home.osier(&["serve", "d"]);
+    assert_eq!(second.status.code(), Some(4), "{}", text(&second.stderr));
+    assert!(text(&second.stderr).contains(&first.0.id().to_string()), "{}", text(&second.stderr));
+    let stopped = Command::new("kill").arg("-TERM").arg(first.0.id().to_string()).status().unwrap();
+    assert!(stopped.success() && first.0.wait().unwrap().success());
+}
+
+#[test]
+fn bad_input_is_refused_by_name() {
+    let home = Home::new();
+    write(&home.path("garbage.wasm"), "this is not WebAssembly");
+    let pipeline = |actor: &str, more: &str| {
+        format!(
+            "[[pipeline]]\nname = \"main\"\nunit_kib = 16\nrequest_kib_max = 64\nslots = 8\n{more}\n[[pipeline.stage]]\nactor = \"{actor}\"\n"
+        )
+    };
+    write(&home.path("module.toml"), &pipeline("./garbage.wasm", ""));
+    write(&home.path("key.toml"), &pipeline("lz4", "colour = \"red\""));
+    write(&home.path("name.toml"), &pipeline("zstd", ""));
+    for (file, expected) in
+        [("module.toml", "garbage"), ("key.toml", "colour"), ("name.toml", "zstd"), ("none.toml", "none.toml")]
+    {
+        let path = home.path(file);
+        let out = home.osier(&["device", "create", "x", "--capacity", "256MiB", "--pipelines", path.to_str().unwrap()]);
+        let mut message = text(&out.stderr);
+        if out.status.success() {
+            let served = home.osier(&["soak", "x", "--requests", "1"]);
+            message = text(&served.stderr);
+            assert!(!served.status.success(), "{file} was taken");
+            assert!(home.osier(&["device", "rm", "x"]).status.success());
+        }
+        assert!(message.contains(expected), "{file}: {message}");
+    }
+    let missing = home.osier(&["demo", "--input", "/no/such/file", "--seconds", "1"]);
+    assert!(!missing.status.success() && text(&missing.stderr).contains("/no/such/file"), "{}", text(&missing.stderr));
+    let profile = home.osier(&["device", "create", "y", "--profile", "no-such-profile"]);
+    assert_eq!(profile.status.code(), Some(3));
+}
