@@ -29,7 +29,7 @@ pub enum Exit {
     VerificationFailed = 6,
     /// No room: on the disk, or in the device.
     NoSpace = 7,
-    /// There is no such device.
+    /// There is no such device, or it is not up.
     Missing = 8,
 }
 
@@ -43,7 +43,7 @@ const MEANINGS: [(Exit, &str); 9] = [
     (Exit::Damaged, "a part of the device image is damaged"),
     (Exit::VerificationFailed, "data read back were not what was written"),
     (Exit::NoSpace, "no room on the disk or in the device"),
-    (Exit::Missing, "there is no such device"),
+    (Exit::Missing, "there is no such device, or it is not up"),
 ];
 
 impl From<Exit> for ExitCode {
@@ -88,39 +88,26 @@ pub fn code_of(error: &anyhow::Error) -> Exit {
 }
 
 fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
-    if let Some(failure) = cause.downcast_ref::<Failure>() {
-        return Some(failure.exit);
-    }
-    if cause.is::<ConfigError>() {
-        return Some(Exit::BadInput);
-    }
-    if let Some(error) = cause.downcast_ref::<MediaError>() {
-        return Some(if error.is_no_space() { Exit::NoSpace } else { Exit::Failure });
-    }
-    if let Some(error) = cause.downcast_ref::<RuntimeError>() {
-        return code_of_runtime(error);
-    }
-    Some(code_of_image(cause.downcast_ref::<ImageError>()?))
+    let known = [
+        cause.downcast_ref::<Failure>().map(|failure| failure.exit),
+        cause.downcast_ref::<ConfigError>().map(|_| Exit::BadInput),
+        cause.downcast_ref().map(of_media),
+        cause.downcast_ref().map(of_image),
+        cause.downcast_ref().map(of_region),
+        cause.downcast_ref().map(of_runtime),
+    ];
+    known.into_iter().flatten().next()
 }
 
-/// What a running device says; what it only passes on has the code of its own kind.
-fn code_of_runtime(error: &RuntimeError) -> Option<Exit> {
-    Some(match error {
-        RuntimeError::Image(error) => code_of_image(error),
-        RuntimeError::Media(error) if error.is_no_space() => Exit::NoSpace,
-        RuntimeError::Pmr(PmrError::NoSpace { .. }) => Exit::NoSpace,
-        RuntimeError::Corpus(_)
-        | RuntimeError::Config(_)
-        | RuntimeError::Prepare(_)
-        | RuntimeError::Profile(_)
-        | RuntimeError::Option(_) => Exit::BadInput,
-        RuntimeError::NotRunning { .. } => Exit::Missing,
-        RuntimeError::BadKey { .. } | RuntimeError::Registry(_) | RuntimeError::Module(_) => Exit::Damaged,
-        _ => return None,
-    })
+fn of_io(error: &std::io::Error) -> Exit {
+    if osier_image::is_no_space(error) { Exit::NoSpace } else { Exit::Failure }
 }
 
-fn code_of_image(error: &ImageError) -> Exit {
+fn of_media(error: &MediaError) -> Exit {
+    if error.is_no_space() { Exit::NoSpace } else { Exit::Failure }
+}
+
+fn of_image(error: &ImageError) -> Exit {
     match error {
         ImageError::Options { .. }
         | ImageError::Exists { .. }
@@ -133,6 +120,44 @@ fn code_of_image(error: &ImageError) -> Exit {
         ImageError::Damaged { .. } => Exit::Damaged,
         ImageError::NoSpace { .. } => Exit::NoSpace,
         ImageError::Io { .. } => Exit::Failure,
+    }
+}
+
+fn of_region(error: &PmrError) -> Exit {
+    match error {
+        PmrError::NoSpace { .. } => Exit::NoSpace,
+        PmrError::NewerVersion { .. } | PmrError::BadSize { .. } | PmrError::Exists { .. } => Exit::BadInput,
+        PmrError::NotARegion { .. }
+        | PmrError::DamagedHeader { .. }
+        | PmrError::Truncated { .. }
+        | PmrError::DamagedTable { .. } => Exit::Damaged,
+        PmrError::Io { source, .. } => of_io(source),
+        _ => Exit::Failure,
+    }
+}
+
+/// An error that the runtime passes on as it is does not show in the chain of causes, so it is asked here.
+fn of_runtime(error: &RuntimeError) -> Exit {
+    match error {
+        RuntimeError::Image(inner) => of_image(inner),
+        RuntimeError::Media(inner) => of_media(inner),
+        RuntimeError::Pmr(inner) => of_region(inner),
+        RuntimeError::System { source, .. } | RuntimeError::File { source, .. } => of_io(source),
+        RuntimeError::Profile(_)
+        | RuntimeError::Config(_)
+        | RuntimeError::Module(_)
+        | RuntimeError::Prepare(_)
+        | RuntimeError::Compile(_)
+        | RuntimeError::Corpus(_)
+        | RuntimeError::BufferSize { .. }
+        | RuntimeError::Option(_) => Exit::BadInput,
+        RuntimeError::Registry(_) | RuntimeError::Device(_) | RuntimeError::BadKey { .. } => Exit::Damaged,
+        RuntimeError::NotRunning { .. } => Exit::Missing,
+        RuntimeError::Ring(_)
+        | RuntimeError::Runner(_)
+        | RuntimeError::DoesNotStart { .. }
+        | RuntimeError::MediaLost { .. }
+        | RuntimeError::DiesTooOften { .. } => Exit::Failure,
     }
 }
 
@@ -186,8 +211,10 @@ mod tests {
     #[test]
     fn a_code_is_found_through_the_context_around_it() {
         let busy = ImageError::Busy { path: "x".into(), holder: osier_image::Holder::Unknown };
-        let error = Err::<(), _>(busy).context("starting the device").unwrap_err();
+        let error = Err::<(), _>(RuntimeError::from(busy)).context("starting the device").unwrap_err();
         assert_eq!(code_of(&error), Exit::Busy);
+        let full = PmrError::NoSpace { on: "x".to_owned(), bytes: 1 };
+        assert_eq!(code_of(&RuntimeError::from(full).into()), Exit::NoSpace);
         assert_eq!(code_of(&anyhow::anyhow!("something")), Exit::Failure);
         assert_eq!(code_of(&Failure::new(Exit::VerificationFailed, "x").into()), Exit::VerificationFailed);
     }

@@ -313,6 +313,7 @@ fn a_creation_killed_anywhere_leaves_a_sound_device_or_none() {
         child.wait().unwrap();
         if home.home().join("a").exists() {
             made += 1;
+            assert!(home.home().join("a/pipelines.toml").exists() && home.home().join("a/registry.toml").exists());
             home.expect(0, &["device", "check", "a"]);
             home.expect(0, &["device", "rm", "a"]);
         } else {

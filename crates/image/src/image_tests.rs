@@ -309,6 +309,26 @@ fn an_image_is_removed_whole_but_not_with_what_others_put_there() {
 }
 
 #[test]
+fn more_files_are_part_of_being_whole_or_not_at_all() {
+    let home = Home::new();
+    let path = home.path("a");
+    let fill = |layout: &Layout| {
+        assert!(!path.exists(), "the image has no name yet");
+        fs::write(layout.pipelines(), "x").unwrap();
+        fs::write(layout.root().join(".registry.toml.17"), "x").unwrap();
+        fs::create_dir(layout.modules()).unwrap();
+        Ok::<(), ImageError>(())
+    };
+    Image::create_with(&path, &options(), CHECK, fill).unwrap();
+    assert_eq!(fs::read(path.join("pipelines.toml")).unwrap(), b"x");
+    assert!(check(&path, CHECK).unwrap().findings.iter().all(|f| f.area != Area::Directory));
+    remove(&path).unwrap();
+    let fail = |_: &Layout| Err(ImageError::Missing { path: "x".into() });
+    assert!(Image::create_with(&path, &options(), CHECK, fail).is_err());
+    assert!(home.names().is_empty());
+}
+
+#[test]
 fn a_changed_profile_is_damage() {
     let (_home, path) = Home::with_image("a");
     fs::write(path.join("profile.toml"), "speed = 2\n").unwrap();

@@ -53,10 +53,22 @@ impl Layout {
         self.root.join("pipelines.toml")
     }
 
+    /// Every pipeline that the device ever had, by the tags of extents.
+    #[must_use]
+    pub fn registry(&self) -> PathBuf {
+        self.root.join("registry.toml")
+    }
+
     /// The directory of the actors' modules that are not built in.
     #[must_use]
     pub fn modules(&self) -> PathBuf {
         self.root.join("modules")
+    }
+
+    /// The directory of machine code made of modules; it can be made again.
+    #[must_use]
+    pub fn code(&self) -> PathBuf {
+        self.root.join("code")
     }
 
     /// The flash array's bytes, when they are in a file.
@@ -90,22 +102,33 @@ impl Layout {
     }
 }
 
-/// The files that an image may hold, directly in its directory. The names ending in `.new` are there after a
-/// kill in the instant before they took their place.
-pub(crate) const FILES: [&str; 10] = [
+/// The files that an image may hold, directly in its directory.
+const FILES: [&str; 9] = [
     "superblock",
     "superblock.new",
     "superblock.damaged",
     "profile.toml",
     "pipelines.toml",
-    "pipelines.toml.new",
+    "registry.toml",
     "media",
     "pmr",
     "lock",
-    "registry.toml",
 ];
 /// The directories that an image may hold.
-pub(crate) const DIRECTORIES: [&str; 4] = ["code", "keys", "modules", "run"];
+const DIRECTORIES: [&str; 4] = ["keys", "modules", "code", "run"];
+
+/// Whether an image may hold something of this name. A file may also be there as `.NAME.ANYTHING`, after a kill
+/// in the instant before it took its place.
+pub(crate) fn is_known(name: &str, is_directory: bool) -> bool {
+    if is_directory {
+        return DIRECTORIES.contains(&name);
+    }
+    let unfinished = |known: &str| {
+        let rest = name.strip_prefix('.').and_then(|rest| rest.strip_prefix(known));
+        rest.is_some_and(|rest| rest.starts_with('.'))
+    };
+    FILES.contains(&name) || FILES.iter().any(|known| unfinished(known))
+}
 
 /// Whether `name` can name an image in a home directory.
 ///

@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::create::parent_of;
 use crate::error::{ImageError, io_error};
 use crate::image::{read_superblock_bytes, sync_directory};
-use crate::layout::{DIRECTORIES, FILES, Layout};
+use crate::layout::{Layout, is_known};
 use crate::leftover;
 use crate::lock::OwnerLock;
 use crate::superblock::has_magic;
@@ -59,8 +59,7 @@ pub(crate) fn foreign_names(root: &Path) -> Result<Vec<String>, ImageError> {
         let entry = entry.map_err(io_error("listing", root))?;
         let kind = entry.file_type().map_err(io_error("examining", root))?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        let known = if kind.is_dir() { &DIRECTORIES[..] } else { &FILES[..] };
-        if !known.contains(&name.as_str()) {
+        if !is_known(&name, kind.is_dir()) {
             names.push(name);
         }
     }
