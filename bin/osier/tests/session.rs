@@ -120,6 +120,36 @@ fn what_is_stored_is_byte_for_byte_the_same_with_and_without_migration() {
     assert_eq!(still["digest"], moved["digest"]);
 }
 
+/// Every built-in actor at once, in as many pipelines as that takes.
+#[test]
+fn a_device_process_stays_small() {
+    let home = Home::new();
+    let stages = |name: &str, actors: &[&str]| {
+        let stage = |actor: &&str| format!("[[pipeline.stage]]\nactor = \"{actor}\"\n{}", extra(actor));
+        let head = format!("[[pipeline]]\nname = \"{name}\"\nunit_kib = 16\nrequest_kib_max = 64\nslots = 16\n");
+        head + &actors.iter().map(stage).collect::<String>()
+    };
+    fn extra(actor: &str) -> &'static str {
+        match actor {
+            "aes256-gcm-siv" => "key = 0\n",
+            "jsonl-project" => "query = true\nparams = { fields = [\"a\"] }\n",
+            "filter" => "query = true\nparams = { field = \"a\", op = \"eq\", value = \"1\" }\n",
+            "example" => "params = { word = \"secret\" }\n",
+            "logfmt" => "query = true\nparams = { template = \"{a}\" }\n",
+            _ => "",
+        }
+    }
+    let file = home.path("all.toml");
+    let text = stages("main", &["lz4", "aes256-gcm-siv", "crc32c"])
+        + &stages("more", &["jsonl-project", "filter", "logfmt", "running-hash", "example"]);
+    write(&file, &text);
+    let out = home.osier(&["device", "create", "d", "--capacity", "1GiB", "--pipelines", file.to_str().unwrap()]);
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let found = home.soak("d", &["--requests", "5000", "--placement", "device"]);
+    let resident = found["device_resident_bytes"].as_u64().unwrap();
+    assert!(resident > 1 << 20 && resident <= 32 << 20, "{resident} bytes");
+}
+
 #[test]
 fn a_domain_killed_at_any_step_loses_nothing() {
     let home = Home::new();
