@@ -77,3 +77,32 @@ pub enum Command {
         arguments: Vec<std::ffi::OsString>,
     },
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    const MANUAL: &str = include_str!("../../../docs/cli.md");
+
+    /// Every command and option that help shows is in the manual, so that neither goes without the other.
+    fn check_manual(command: &clap::Command, path: &str) {
+        for option in command.get_arguments().filter(|option| !option.is_hide_set() && !option.is_global_set()) {
+            let Some(long) = option.get_long().filter(|long| !matches!(*long, "help" | "version")) else { continue };
+            assert!(MANUAL.contains(&format!("--{long}")), "docs/cli.md lacks `{path} --{long}`");
+        }
+        for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
+            let path = format!("{path} {}", inner.get_name());
+            assert!(MANUAL.contains(&path), "docs/cli.md lacks `{path}`");
+            check_manual(inner, &path);
+        }
+    }
+
+    #[test]
+    fn the_manual_names_every_command_and_option() {
+        let command = Cli::command();
+        command.clone().debug_assert();
+        check_manual(&command, "osier");
+    }
+}

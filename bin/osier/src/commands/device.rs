@@ -48,7 +48,7 @@ pub struct CreateArgs {
     /// The capacity that programs see [default: 1GiB]
     #[arg(long, short, value_name = "SIZE")]
     capacity: Option<String>,
-    /// The size of the persistent memory region [default: the profile's write buffer and 64MiB]
+    /// The size of the persistent memory region [default: what profile and pipelines need]
     #[arg(long, value_name = "SIZE")]
     pmr: Option<String>,
     /// Where the flash array's bytes go [default: file]
