@@ -39,6 +39,8 @@ const IDLE_MAX: Duration = Duration::from_millis(1);
 pub fn run(bootstrap: &Bootstrap) -> Result<(), RuntimeError> {
     let mut firmware = Firmware::open(bootstrap)?;
     firmware.publish_cursors();
+    // Before anyone samples: a temperature that was never published would be read as absolute cold.
+    firmware.publish_gauges(clock::now());
     firmware.setup.control.set_ready(Side::Device, bootstrap.epoch);
     firmware.rejoin(bootstrap.epoch)?;
     while !firmware.setup.control.stopping() {
