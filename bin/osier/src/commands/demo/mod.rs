@@ -167,12 +167,17 @@ fn inputs(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
         return Ok(named.to_vec());
     }
     let here = std::env::current_dir().context("finding the current directory")?;
-    let sources: Vec<PathBuf> = ["crates", "bin", "actors", "docs", "profiles", "Cargo.lock"]
-        .iter()
-        .map(|name| here.join(name))
-        .filter(|path| here.join("Cargo.toml").exists() && path.exists())
-        .filter(|path| path.file_name().is_some_and(|name| name != "target"))
-        .collect();
+    // Sources only: what was built beside them differs from one checkout to the next, and can be of any size.
+    let names =
+        ["crates", "bin", "actors/builtin", "actors/codecs", "actors/sdk", "actors/prebuilt", "docs", "profiles"];
+    let in_project = here.join("Cargo.toml").exists();
+    let sources = names.iter().map(|name| here.join(name)).filter(|path| in_project && path.exists());
     let program = std::env::current_exe().context("finding this program")?;
-    Ok(sources.into_iter().chain([program]).collect())
+    let room = INPUT_BYTES_MAX / 2;
+    let fits = std::fs::metadata(&program).is_ok_and(|meta| meta.len() <= room);
+    let inputs: Vec<PathBuf> = sources.chain(fits.then_some(program)).collect();
+    if inputs.is_empty() {
+        bail!("there is nothing to write: name files with --input");
+    }
+    Ok(inputs)
 }
