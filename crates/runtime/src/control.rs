@@ -60,24 +60,12 @@ pub enum Gauge {
     Buffered = 5,
     /// Requests in the device's domain.
     Pending = 6,
-    /// Pages programmed.
-    Programs = 7,
-    /// Blocks erased.
-    Erases = 8,
-    /// Write amplification in permille.
-    Amplification = 9,
     /// Resident bytes of the device's process, the shared region left out.
     Resident = 10,
     /// Share of the host's thread that was busy in the last scheduler epoch, in permille.
     HostBusy = 11,
     /// Throttle transitions so far.
     Throttles = 12,
-    /// Logical bytes that are mapped now.
-    MappedBytes = 13,
-    /// Bytes that they take on the media now.
-    LiveBytes = 14,
-    /// Chunks that ended more than 50 microseconds after the model's time.
-    LateChunks = 15,
 }
 
 /// A handle on the control object and the log of migrations.
