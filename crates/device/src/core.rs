@@ -278,6 +278,10 @@ struct Drained {
     undrained_bytes: u64,
     /// Flash bytes that admitted records will take, those that wait for room included.
     reserved_bytes: u64,
+    /// The newest record that may be freed.
+    free_through: u64,
+    /// There is something to hand over or to free, and a poll is due.
+    again_at: Option<Nanos>,
     /// The newest record known to be in programmed pages.
     programmed: u64,
     /// The newest record known to be synced.
@@ -441,7 +445,7 @@ impl<B: Bytes> Device<B> {
             let records = records.collect();
             self.wait(Waiting { id, meta, records, payload: payloads.concat(), due, answered: false });
         }
-        self.work(now);
+        self.drained.again_at = Some(now);
     }
 
     /// Takes blocks back: they read as zeroes from now on.
@@ -474,7 +478,7 @@ impl<B: Bytes> Device<B> {
         } else {
             self.wait(Waiting { id, meta, records, payload: Vec::new(), due, answered: false });
         }
-        self.work(now);
+        self.drained.again_at = Some(now);
     }
 
     /// Global Persistent Flush: answered when everything completed before it is persistent.
@@ -523,7 +527,7 @@ impl<B: Bytes> Device<B> {
     /// When the next [`Device::poll`] has something to do, as far as the media's answers are in.
     #[must_use]
     pub fn next_event(&self) -> Option<Nanos> {
-        let events = [self.ftl.next_event(), self.finished.next_due(), self.timer_due()];
+        let events = [self.ftl.next_event(), self.finished.next_due(), self.timer_due(), self.drained.again_at];
         events.into_iter().flatten().min()
     }
 

@@ -6,6 +6,8 @@
 //!    did.
 //! 2. A request taken from the domain is in `begun` until the core has answered; parking waits for that, so
 //!    that the cursors published then are final.
+//! 3. Between two looks at the ring lies at most one request given to the core, if there is something in the ring,
+//!    or one piece of the media's work: what waits there may be an actor that arrives, and its stream waits too.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,11 +29,14 @@ use crate::link::Link;
 use crate::machine::{Machine, Turn};
 use crate::setup::{BufferBytes, Setup};
 
-const MESSAGES_PER_TURN: usize = 64;
-/// Media operations carried out in one turn, so that requests get their turn too.
-const MEDIA_PER_TURN: usize = 16;
 /// Between two publications of the gauges.
 const GAUGES_NS: u64 = 1_000_000;
+/// Between two looks at this process's memory, which asks the kernel for a page of text.
+const RESIDENT_NS: u64 = 100_000_000;
+/// Bytes of the media that are programmed, and that are erased, between two looks at the ring: a page or a hole of a
+/// whole superblock would hold up an actor that arrives.
+const PROGRAM_BYTES: usize = 8 << 10;
+const ERASE_BYTES: u64 = 256 << 10;
 /// How long an idle device sleeps at most.
 const IDLE_MAX: Duration = Duration::from_millis(1);
 
@@ -59,6 +64,8 @@ struct Firmware {
     sync: SyncWorker,
     syncs: Vec<(SyncTicket, OpId)>,
     next_sync: u64,
+    /// The program or erase under way, done piece by piece, and the bytes that are done.
+    under_way: Option<(MediaOp, u64)>,
     waiter: Waiter,
     epoch: u64,
     model_timing: bool,
@@ -67,6 +74,7 @@ struct Firmware {
     begun: Vec<Option<Request>>,
     next_command: u64,
     next_gauges: Nanos,
+    next_resident: Nanos,
     completions: Vec<Completion>,
     payload: Vec<u8>,
 }
@@ -93,12 +101,14 @@ impl Firmware {
             sync,
             syncs: Vec::new(),
             next_sync: 0,
+            under_way: None,
             waiter,
             epoch: bootstrap.epoch,
             model_timing: bootstrap.options.model_timing,
             digest: bootstrap.options.digest.then_some([0; STREAMS_MAX]),
             next_command: 0,
             next_gauges: Nanos(0),
+            next_resident: Nanos(0),
             completions: Vec::new(),
             payload: Vec::new(),
         })
@@ -109,12 +119,11 @@ impl Firmware {
             return self.park();
         }
         let now = clock::now();
-        let mut busy = self.receive(now);
-        busy |= self.poll_domain(now);
+        let mut busy = self.run_domain(now);
         busy |= self.begin_requests(now);
+        busy |= self.run_domain(now);
         busy |= self.drive(now)?;
-        busy |= self.poll_domain(now);
-        busy |= self.send();
+        busy |= self.link.dispatch(&mut self.domain);
         if now >= self.next_gauges {
             self.publish_gauges(now);
         }
@@ -124,35 +133,14 @@ impl Firmware {
         Ok(())
     }
 
-    fn receive(&mut self, now: Nanos) -> bool {
-        let mut heard = 0;
-        while heard < MESSAGES_PER_TURN {
-            let Some(message) = self.link.receive() else { break };
-            heard += 1;
-            let compute = self.model_timing.then(|| self.device.compute(now));
-            self.domain.receive(message, &mut Turn { machine: &mut self.machine, compute });
-        }
-        if heard == 0 {
-            self.link.publish();
-        }
-        heard > 0
-    }
-
-    fn poll_domain(&mut self, now: Nanos) -> bool {
+    /// Messages in, at most one chunk of each actor, messages out.
+    fn run_domain(&mut self, now: Nanos) -> bool {
         let compute = self.model_timing.then(|| self.device.compute(now));
-        self.domain.poll(now, &mut Turn { machine: &mut self.machine, compute })
-    }
-
-    fn send(&mut self) -> bool {
-        let mut sent = false;
-        while let Some(message) = self.domain.take_outgoing() {
-            self.link.send(&message);
-            sent = true;
-        }
-        if sent {
-            self.link.ring();
-        }
-        sent
+        let turn = &mut Turn { machine: &mut self.machine, compute };
+        let heard = self.link.deliver(&mut self.domain, turn);
+        let ran = self.domain.poll(now, turn);
+        let sent = self.link.dispatch(&mut self.domain);
+        heard || ran || sent
     }
 
     fn begin_requests(&mut self, now: Nanos) -> bool {
@@ -162,6 +150,9 @@ impl Firmware {
             if let Err(status) = self.begin(now, &request) {
                 note_failure(&self.machine.arena, request.descriptor.slot, status);
                 self.answer(now, Request { status, ..request });
+            }
+            if self.link.has_message() {
+                break;
             }
         }
         any
@@ -246,11 +237,7 @@ impl Firmware {
     /// One turn of the core: its completions, and the media operations that it asks for.
     fn drive(&mut self, now: Nanos) -> Result<bool, RuntimeError> {
         let mut any = self.finish_syncs(now);
-        for _ in 0..MEDIA_PER_TURN {
-            let Some(op) = self.device.next_op() else { break };
-            any = true;
-            self.carry_out(now, op);
-        }
+        any |= self.work_media(now);
         let mut completions = std::mem::take(&mut self.completions);
         self.device.poll(now, &mut completions);
         any |= !completions.is_empty();
@@ -261,31 +248,54 @@ impl Firmware {
         Ok(any)
     }
 
-    fn carry_out(&mut self, now: Nanos, op: MediaOp) {
+    /// One piece of the media's work.
+    fn work_media(&mut self, now: Nanos) -> bool {
+        let Some((op, done)) = self.under_way.take().or_else(|| Some((self.device.next_op()?, 0))) else {
+            return false;
+        };
         let result = match op.kind {
             MediaOpKind::Read { address, bytes } => {
                 let mut data = vec![0u8; bytes as usize].into_boxed_slice();
-                match self.media.read(address, &mut data) {
-                    Ok(()) => MediaResult::Read(data),
-                    Err(error) => failed("read", &error),
+                self.media.read(address, &mut data).map(|()| MediaResult::Read(data)).map_err(|e| failed("read", &e))
+            }
+            MediaOpKind::Program { address, data: Some(data), bytes } => {
+                if done == 0 {
+                    self.machine.passed(Step::ProgramBegins, None);
+                }
+                let piece = &data[done as usize..data.len().min(done as usize + PROGRAM_BYTES)];
+                let through = done + piece.len() as u64;
+                match self.media.program(address + done, piece) {
+                    Ok(()) if through < data.len() as u64 => {
+                        let kind = MediaOpKind::Program { address, data: Some(data), bytes };
+                        self.under_way = Some((MediaOp { kind, ..op }, through));
+                        return true;
+                    }
+                    Ok(()) => {
+                        self.machine.passed(Step::ProgramEnds, None);
+                        Ok(MediaResult::Programmed(Some(data)))
+                    }
+                    Err(error) => Err(failed("program", &error)),
                 }
             }
-            MediaOpKind::Program { address, data, .. } => {
-                self.machine.passed(Step::ProgramBegins, None);
-                let result = match data.as_deref().map(|bytes| self.media.program(address, bytes)) {
-                    None | Some(Ok(())) => MediaResult::Programmed(data),
-                    Some(Err(error)) => failed("program", &error),
-                };
-                self.machine.passed(Step::ProgramEnds, None);
-                result
+            MediaOpKind::Program { data: None, .. } => Ok(MediaResult::Programmed(None)),
+            MediaOpKind::Erase { address, bytes } => {
+                let piece = (bytes - done).min(ERASE_BYTES);
+                match self.media.erase(address + done, piece) {
+                    Ok(()) if done + piece < bytes => {
+                        self.under_way = Some((op, done + piece));
+                        return true;
+                    }
+                    Ok(()) => Ok(MediaResult::Erased),
+                    Err(error) => Err(failed("erase", &error)),
+                }
             }
-            MediaOpKind::Erase { address, bytes } => match self.media.erase(address, bytes) {
-                Ok(()) => MediaResult::Erased,
-                Err(error) => failed("erase", &error),
-            },
-            MediaOpKind::Sync => return self.begin_sync(now, op.id),
+            MediaOpKind::Sync => {
+                self.begin_sync(now, op.id);
+                return true;
+            }
         };
-        self.device.media_done(now, op.id, result);
+        self.device.media_done(now, op.id, result.unwrap_or_else(|error| error));
+        true
     }
 
     fn begin_sync(&mut self, now: Nanos, op: OpId) {
@@ -388,7 +398,7 @@ impl Firmware {
             until = until.min(event);
         }
         let left = Duration::from_nanos(until.0.saturating_sub(now.0)).min(IDLE_MAX);
-        if !left.is_zero() && self.syncs.is_empty() {
+        if !left.is_zero() && self.syncs.is_empty() && self.under_way.is_none() {
             let Firmware { waiter, link, .. } = self;
             let bell = link.bell().clone();
             waiter.wait_for(&bell, left, || link.has_message().then_some(()));
@@ -400,7 +410,10 @@ impl Firmware {
         if let Some(digests) = &self.digest {
             self.setup.control.set_digest([u64::from(digests[0]), u64::from(digests[1])]);
         }
-        self.setup.control.set_gauge(Gauge::Resident, crate::clock::resident_bytes());
+        if now >= self.next_resident {
+            self.next_resident = Nanos(now.0 + RESIDENT_NS);
+            self.setup.control.set_gauge(Gauge::Resident, clock::resident_bytes());
+        }
         self.setup.publish(now, &mut self.device, &self.domain, &self.machine.runner);
     }
 
@@ -455,15 +468,14 @@ impl Firmware {
         let place = self.next_command as usize % self.begun.len();
         let mut done = false;
         self.device.submit_flush(clock::now(), id);
-        while !done {
+        // Beyond the flush, what it made free in the buffer is freed.
+        while !done || self.device.next_event().is_some_and(|at| at <= clock::now()) {
             let now = clock::now();
             self.finish_syncs(now);
-            while let Some(op) = self.device.next_op() {
-                self.carry_out(now, op);
-            }
+            self.work_media(now);
             let mut completions = Vec::new();
             self.device.poll(now, &mut completions);
-            done = completions.iter().any(|c| c.id == id);
+            done |= completions.iter().any(|c| c.id == id);
         }
         self.begun[place] = None;
         Ok(())

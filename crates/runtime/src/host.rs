@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use osier_domain::message::Request;
 use osier_domain::{ActorId, Domain, Kind, Message, Nanos, Opcode, STREAMS_MAX, Side, Status, Step, StreamId};
+use osier_flash::BLOCK_BYTES;
 use osier_pmr::{WaitPolicy, Waiter};
 use osier_sched::{Policy, policy};
 
@@ -15,12 +16,11 @@ use crate::corpus::Corpus;
 use crate::error::RuntimeError;
 use crate::link::Link;
 use crate::machine::{Machine, Turn};
+use crate::pacer::Pacer;
 use crate::sampler::Sampler;
 use crate::setup::Setup;
 use crate::workload::{Files, Port, Soak, TallyReport, Witness, Workload};
 
-/// Messages taken from the ring in one turn, so that clients and stages get their turn too.
-const MESSAGES_PER_TURN: usize = 64;
 /// Between two lines of progress.
 const PROGRESS_NS: u64 = 100_000_000;
 /// How long an idle host sleeps at most before it looks at the control words.
@@ -79,26 +79,6 @@ struct Mover {
     random: u64,
 }
 
-/// Lets in as much of the offered load as the scheduler allows.
-struct Pacer {
-    permille: u64,
-    credit: u64,
-}
-
-impl Pacer {
-    fn admits(&mut self) -> bool {
-        if self.permille >= 1000 {
-            return true;
-        }
-        self.credit += self.permille;
-        let admitted = self.credit >= 1000;
-        if admitted {
-            self.credit -= 1000;
-        }
-        admitted
-    }
-}
-
 /// The port that a workload sees: client, domain and machine together.
 struct HostPort<'a> {
     now: Nanos,
@@ -110,17 +90,18 @@ struct HostPort<'a> {
 }
 
 impl Port for HostPort<'_> {
-    fn has_room(&self) -> bool {
-        self.client.has_room()
+    fn has_room(&mut self) -> bool {
+        self.client.has_room() && self.pacer.is_open(self.now)
     }
 
     fn submit(&mut self, stream: StreamId, ask: Ask<'_>) -> bool {
-        if !self.client.has_room() || !self.pacer.admits() {
+        if !self.has_room() {
             return false;
         }
         let machine = &mut *self.machine;
         let request = self.client.prepare(self.now, stream, ask, || machine.passed(Step::SlotFilled, None));
         let Some(request) = request else { return false };
+        self.pacer.admitted(self.now, u64::from(request.descriptor.blocks) * u64::from(BLOCK_BYTES));
         self.domain.submit(request, &mut Turn { machine: self.machine, compute: None });
         true
     }
@@ -154,7 +135,7 @@ impl Host {
             next_progress: now,
             forced: options.forced.map(|spec| Mover { spec, made: 0, next: now, random: spec.seed }),
             command: None,
-            pacer: Pacer { permille: 1000, credit: 0 },
+            pacer: Pacer::new(now),
             span: Span { latency, write_began: None, write_ended: None, moves_at_start: setup.control.moves() },
             reported: false,
             fresh: true,
@@ -176,13 +157,13 @@ impl Host {
             return Ok(());
         }
         let now = clock::now();
-        let mut busy = self.receive();
+        // An actor that arrives has to wait for the longest of what is done between two looks at the ring.
+        let mut busy = self.run_domain(now);
         busy |= self.complete(now);
+        busy |= self.run_domain(now);
         busy |= self.offer(now);
-        busy |= self.domain.poll(now, &mut Turn { machine: &mut self.machine, compute: None });
         self.force(now);
-        busy |= self.send();
-        busy |= self.complete(now);
+        busy |= self.link.dispatch(&mut self.domain);
         if now >= self.next_tick {
             self.tick(now)?;
         }
@@ -197,32 +178,13 @@ impl Host {
         Ok(())
     }
 
-    fn receive(&mut self) -> bool {
-        let mut heard = 0;
-        while heard < MESSAGES_PER_TURN {
-            let Some(message) = self.link.receive() else { break };
-            heard += 1;
-            if matches!(message.kind, Kind::Complete(_)) {
-                self.machine.passed(Step::CompletionHeard, None);
-            }
-            self.domain.receive(message, &mut Turn { machine: &mut self.machine, compute: None });
-        }
-        if heard == 0 {
-            self.link.publish();
-        }
-        heard > 0
-    }
-
-    fn send(&mut self) -> bool {
-        let mut sent = false;
-        while let Some(message) = self.domain.take_outgoing() {
-            self.link.send(&message);
-            sent = true;
-        }
-        if sent {
-            self.link.ring();
-        }
-        sent
+    /// Messages in, at most one chunk of each actor, messages out.
+    fn run_domain(&mut self, now: Nanos) -> bool {
+        let turn = &mut Turn { machine: &mut self.machine, compute: None };
+        let heard = self.link.deliver(&mut self.domain, turn);
+        let ran = self.domain.poll(now, turn);
+        let sent = self.link.dispatch(&mut self.domain);
+        heard || ran || sent
     }
 
     fn complete(&mut self, now: Nanos) -> bool {
@@ -231,6 +193,7 @@ impl Host {
             any = true;
             let done = self.client.end(now, request);
             self.span.latency.saturating_record(done.latency.0);
+            self.pacer.completed(now, u64::from(request.descriptor.blocks) * u64::from(BLOCK_BYTES));
             if let Some(workload) = &mut self.workload {
                 workload.completed(now, &done, self.client.arena());
             }
@@ -255,7 +218,8 @@ impl Host {
 
     fn wait(&mut self, now: Nanos) {
         let turn = &mut Turn { machine: &mut self.machine, compute: None };
-        let until = self.domain.next_event(now, turn).map_or(self.next_tick, |at| at.min(self.next_tick));
+        let events = [self.domain.next_event(now, turn), self.pacer.next_event()];
+        let until = events.into_iter().flatten().fold(self.next_tick, Nanos::min);
         let left = Duration::from_nanos(until.0.saturating_sub(now.0)).min(IDLE_MAX);
         if !left.is_zero() {
             let Host { waiter, link, .. } = self;
@@ -274,8 +238,8 @@ impl Host {
         }
         let decision = self.policy.decide(&sample);
         self.sampler.note(&sample, Some(&decision))?;
-        self.pacer.permille = u64::from(decision.rate_permille);
-        self.setup.control.set_rate_permille(self.pacer.permille);
+        self.pacer.set_rate(now, decision.rate_permille);
+        self.setup.control.set_rate_permille(u64::from(decision.rate_permille));
         for each in &decision.moves {
             self.move_actor(each.actor, each.to);
         }
@@ -360,7 +324,7 @@ impl Host {
             host_permille: control.gauge(Gauge::HostBusy),
             on_device: (0..count).map(|a| self.setup.owner(ActorId(a)) == Some(Side::Device)).collect(),
             moves: control.moves() - self.span.moves_at_start,
-            rate_permille: self.pacer.permille,
+            rate_permille: u64::from(self.pacer.rate_permille()),
         }));
         self.span.latency.reset();
         if workload.finished() && !self.reported {

@@ -21,6 +21,7 @@ mod host;
 mod keys;
 mod link;
 mod machine;
+mod pacer;
 pub mod pattern;
 mod record;
 mod sampler;

@@ -1,8 +1,12 @@
 //! The two rings between the domains, with their doorbells.
 
-use osier_domain::{Message, Side};
+use osier_domain::{Domain, Kind, Message, Side, Step};
 use osier_pmr::{Consumer, DOORBELL_BYTES, Doorbell, Object, Producer, Ring, RingError, SharedLines, ring_bytes};
 
+use crate::machine::Turn;
+
+/// Messages taken from a ring in one turn, so that clients, stages and media get their turn too.
+const MESSAGES_PER_TURN: usize = 64;
 /// Entries of a ring that stays in a processor's first cache.
 const RING_ENTRIES_MIN: usize = 256;
 /// Messages of migrations that can be under way at once, beside one a slot.
@@ -63,7 +67,7 @@ impl Link {
     }
 
     /// Sends a message; [`Link::ring`] tells the other side of all that were sent.
-    pub fn send(&mut self, message: &Message) {
+    fn send(&mut self, message: &Message) {
         self.tx.push(message.encode()).expect("a ring holds more than can be under way");
     }
 
@@ -72,6 +76,36 @@ impl Link {
         if self.tx.free() > self.tx.capacity() / 2 {
             self.send(message);
         }
+    }
+
+    /// Gives the domain the messages that have come, at most one turn's; whether there were any.
+    pub fn deliver(&mut self, domain: &mut Domain, turn: &mut Turn) -> bool {
+        for heard in 0..MESSAGES_PER_TURN {
+            let Some(message) = self.receive() else {
+                if heard == 0 {
+                    self.publish();
+                }
+                return heard > 0;
+            };
+            if matches!(message.kind, Kind::Complete(_)) {
+                turn.machine.passed(Step::CompletionHeard, None);
+            }
+            domain.receive(message, turn);
+        }
+        true
+    }
+
+    /// Sends what the domain has to say; whether there was anything.
+    pub fn dispatch(&mut self, domain: &mut Domain) -> bool {
+        let mut sent = false;
+        while let Some(message) = domain.take_outgoing() {
+            self.send(&message);
+            sent = true;
+        }
+        if sent {
+            self.ring();
+        }
+        sent
     }
 
     /// Rings the other side's bell.
@@ -85,7 +119,7 @@ impl Link {
     }
 
     /// The next message, copied once and checked.
-    pub fn receive(&mut self) -> Option<Message> {
+    fn receive(&mut self) -> Option<Message> {
         loop {
             let entry = self.rx.pop()?;
             match Message::decode(&entry) {
@@ -101,7 +135,7 @@ impl Link {
     }
 
     /// Tells the other side of the room that was made.
-    pub fn publish(&mut self) {
+    fn publish(&mut self) {
         self.rx.publish();
     }
 

@@ -38,17 +38,17 @@ fn mix(mut z: u64) -> u64 {
 pub fn fill(block: u64, version: u64, out: &mut [u8]) {
     assert_eq!(out.len(), BLOCK_BYTES as usize);
     let mut state = mix(block ^ mix(version));
-    for (index, chunk) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+    let words = out.as_chunks_mut::<8>().0;
+    // Of every three words one is random: less would compress better than real data does.
+    for three in words.chunks_mut(3) {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let random = mix(state);
-        // A third of the words are random: less would compress better than real data does.
-        *chunk = if random.is_multiple_of(3) { random.to_le_bytes() } else { *WORDS[(random >> 8) as usize % 16] };
-        if index == 0 {
-            *chunk = block.to_le_bytes();
-        } else if index == 1 {
-            *chunk = version.to_le_bytes();
+        for (index, word) in three.iter_mut().enumerate() {
+            *word = if index == 0 { random.to_le_bytes() } else { *WORDS[(random >> (4 * index)) as usize % 16] };
         }
     }
+    words[0] = block.to_le_bytes();
+    words[1] = version.to_le_bytes();
 }
 
 /// What a block that was read says it is: its address and version, if all its bytes agree; zeroes say version 0.

@@ -259,7 +259,9 @@ impl Setup {
     /// The device core, recovered from what the media and the write buffer hold.
     pub fn device(&self, media: &dyn Media) -> Result<Device<BufferBytes>, RuntimeError> {
         let params = self.device_params();
-        let buffer = BufferBytes(self.object("buffer")?);
+        let buffer = self.object("buffer")?;
+        buffer.prefault()?;
+        let buffer = BufferBytes(buffer);
         let mut read = |address: u64, out: &mut [u8]| media.read(address, out).map_err(|e| media_error(&e));
         let (device, report) = Device::recover(&self.profile, params, buffer, &mut read)?;
         tracing::debug!(?report, "the device core is recovered");

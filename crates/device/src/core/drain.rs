@@ -17,6 +17,11 @@ use super::{
 };
 use osier_flash::{Backpressure, MediaError};
 
+/// Records handed to the flash in one poll. Whoever drives the core has more to do than this: a poll is short, and
+/// says by [`Device::next_event`] that another one is due at once.
+const DRAINED_PER_POLL: u32 = 2;
+/// Records freed in one poll.
+const FREED_PER_POLL: u32 = 32;
 /// Part of the ring that may wait for a sync before one is asked for.
 const RELEASE_PARTS: u64 = 8;
 
@@ -37,22 +42,26 @@ impl<B: Bytes> Device<B> {
         self.flash_events = events;
     }
 
-    /// Does what can be done now, until nothing more can.
+    /// Does what can be done now, until nothing more can or enough was done for one poll.
     pub(super) fn work(&mut self, now: Nanos) {
         self.idle_timer(now);
         self.retry_reads(now);
+        self.drained.again_at = None;
         if self.is_shut_down() {
             return;
         }
+        let all_freed = self.free();
+        let mut left = DRAINED_PER_POLL;
         loop {
             let admitted = self.admit(now);
-            let drained = self.drain(now);
+            let drained = self.drain(now, &mut left);
             self.close_and_sync(now);
             self.answer_barriers(now);
             if !admitted && !drained {
-                return;
+                break;
             }
         }
+        self.drained.again_at = (left == 0 || !all_freed).then_some(now);
     }
 
     /// When something is to be done although nothing comes in.
@@ -119,10 +128,10 @@ impl<B: Bytes> Device<B> {
             || self.barriers.iter().any(|barrier| barrier.through > self.drained.through)
     }
 
-    /// Hands records to the flash, oldest first, until it is busy or no reason is left.
-    fn drain(&mut self, now: Nanos) -> bool {
+    /// Hands records to the flash, oldest first, until it is busy, no reason is left, or `left` are done.
+    fn drain(&mut self, now: Nanos, left: &mut u32) -> bool {
         let mut drained = false;
-        while self.wants_drain() {
+        while *left > 0 && self.wants_drain() {
             let Some(record) = self.log.record(self.drained.through + 1).copied() else { break };
             match self.hand_over(now, &record) {
                 Ok(append) => self.handed_over(&record, append),
@@ -137,6 +146,7 @@ impl<B: Bytes> Device<B> {
                     break;
                 }
             }
+            *left -= 1;
             drained = true;
         }
         drained
@@ -182,14 +192,22 @@ impl<B: Bytes> Device<B> {
         }
     }
 
-    /// Frees the records up to `sequence`.
+    /// The records up to `sequence` are to be freed.
     fn release(&mut self, sequence: u64) {
-        for record in self.log.records().take_while(|record| record.sequence <= sequence) {
+        self.drained.free_through = self.drained.free_through.max(sequence);
+    }
+
+    /// Frees what is to be freed, up to one poll's worth; whether that was all.
+    fn free(&mut self) -> bool {
+        for _ in 0..FREED_PER_POLL {
+            let oldest = self.log.records().next();
+            let Some(record) = oldest.filter(|r| r.sequence <= self.drained.free_through).copied() else { return true };
             if record.kind != RecordKind::Pad {
                 self.pending.remove(record.slba.0, u64::from(record.blocks), record.sequence);
             }
+            self.log.release_through(record.sequence);
         }
-        self.log.release_through(sequence);
+        false
     }
 
     /// Closes the open page where someone waits for what is in it, and asks for the sync that a
@@ -218,7 +236,9 @@ impl<B: Bytes> Device<B> {
             return false;
         }
         let unsynced = self.log.live_bytes() - self.drained.undrained_bytes;
-        idle || !self.waiting.is_empty() || unsynced >= self.log.ring_bytes() / RELEASE_PARTS
+        let freeing = self.log.records().next().is_some_and(|oldest| oldest.sequence <= self.drained.free_through);
+        let much = unsynced >= self.log.ring_bytes() / RELEASE_PARTS;
+        idle || !self.waiting.is_empty() || (much && !freeing)
     }
 
     /// The newest record that is synced or on its way to be.

@@ -165,10 +165,13 @@ impl Files {
         let elapsed = self.started.map_or(0, |s| now.0 - s.0);
         self.stage = match self.stage {
             Stage::Write if elapsed >= self.spec.write_ns && self.first_pass_done => Stage::DrainWrites,
-            Stage::DrainWrites if self.inflight == 0 => Stage::Flush,
+            Stage::DrainWrites if self.inflight == 0 => {
+                // A barrier takes as long as the write buffer is full; it is no gap in the traffic.
+                self.tally.end_span();
+                Stage::Flush
+            }
             Stage::Flush if self.flushed && self.inflight == 0 => {
                 self.cursor = 0;
-                self.tally.begin_span();
                 if self.spec.verify { Stage::Read } else { Stage::Done }
             }
             Stage::Read if self.cursor == self.corpus.blocks() && self.inflight == 0 => Stage::Done,
@@ -181,24 +184,19 @@ impl Workload for Files {
     fn offer(&mut self, now: Nanos, port: &mut dyn Port) -> bool {
         self.started.get_or_insert(now);
         self.step(now);
-        let mut offered = false;
-        while self.inflight < self.spec.depth && port.has_room() {
-            let more = match self.stage {
-                Stage::Write => self.write_next(port),
-                Stage::Read => self.read_next(port),
-                Stage::Flush if !self.flushed => {
-                    self.flushed = port.submit(CONTROL, Ask::Flush);
-                    self.inflight += usize::from(self.flushed);
-                    self.flushed
-                }
-                _ => false,
-            };
-            offered |= more;
-            if !more {
-                break;
-            }
+        if self.inflight >= self.spec.depth || !port.has_room() {
+            return false;
         }
-        offered
+        match self.stage {
+            Stage::Write => self.write_next(port),
+            Stage::Read => self.read_next(port),
+            Stage::Flush if !self.flushed => {
+                self.flushed = port.submit(CONTROL, Ask::Flush);
+                self.inflight += usize::from(self.flushed);
+                self.flushed
+            }
+            _ => false,
+        }
     }
 
     fn completed(&mut self, now: Nanos, done: &Done, arena: &Arena) {

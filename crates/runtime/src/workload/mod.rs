@@ -19,7 +19,7 @@ use osier_actor::Arena;
 /// Where a workload puts what it asks for.
 pub trait Port {
     /// Whether another request can be submitted now.
-    fn has_room(&self) -> bool;
+    fn has_room(&mut self) -> bool;
     /// Submits a request; false when there was no room.
     fn submit(&mut self, stream: StreamId, ask: Ask<'_>) -> bool;
     /// Migrations so far.
@@ -28,7 +28,8 @@ pub trait Port {
 
 /// Traffic of one kind.
 pub trait Workload {
-    /// Offers what it has; says whether it did anything.
+    /// Offers at most one request, because to make its bytes takes time in which an actor may arrive; says whether
+    /// it did.
     fn offer(&mut self, now: Nanos, port: &mut dyn Port) -> bool;
     /// A request of its own has ended. Its slot's bytes may be read until this returns.
     fn completed(&mut self, now: Nanos, done: &Done, arena: &Arena);
@@ -119,8 +120,8 @@ impl Tally {
         }
     }
 
-    /// Begins a new span of time for the longest gap.
-    pub fn begin_span(&mut self) {
+    /// The traffic pauses on purpose: the time until the next completion is no gap.
+    pub fn end_span(&mut self) {
         self.last_completion = 0;
     }
 

@@ -188,9 +188,6 @@ impl Soak {
     }
 
     fn write(&mut self, group: u64, version: u64, port: &mut dyn Port) -> bool {
-        if !port.has_room() {
-            return false;
-        }
         let slba = group * u64::from(self.spec.request_blocks);
         for (block, out) in self.data.chunks_mut(BLOCK_BYTES as usize).enumerate() {
             pattern::fill(slba + block as u64, version, out);
@@ -241,14 +238,7 @@ impl Soak {
 
 impl Workload for Soak {
     fn offer(&mut self, _now: Nanos, port: &mut dyn Port) -> bool {
-        let mut offered = false;
-        while self.inflight < self.spec.depth && port.has_room() {
-            if !self.next_request(port) {
-                break;
-            }
-            offered = true;
-        }
-        offered
+        self.inflight < self.spec.depth && port.has_room() && self.next_request(port)
     }
 
     fn inherited(&mut self, request: &Request) {
