@@ -66,8 +66,14 @@ fn measure() -> Result<(), Failure> {
     parts(&moves);
     let (moves, _) = bench.run(&Case { actor: "crc32c", media: MediaSpec::File, ..Case::default() })?;
     line("switch polling p99, media in a file", at(&moves, switch, 0.99), None, None);
-    let (moves, _) = bench.run(&Case { actor: "crc32c", wait: "futex", ..Case::default() })?;
-    line("switch sleeping p99", at(&moves, switch, 0.99), Some(50_000), None);
+    for (waits, to_device, name) in [
+        (["poll", "futex"], true, "switch to a device that sleeps when idle, p99"),
+        (["futex", "poll"], false, "switch to a host that sleeps when idle, p99"),
+    ] {
+        let (mut moves, _) = bench.run(&Case { actor: "crc32c", waits, ..Case::default() })?;
+        moves.retain(|m| m.to_device == to_device);
+        line(name, at(&moves, switch, 0.99), Some(50_000), None);
+    }
     let pause = |report: JobReport| {
         let mut pauses = report.pauses_ns;
         pauses.sort_unstable();
@@ -87,7 +93,8 @@ fn measure() -> Result<(), Failure> {
 /// What is measured.
 struct Case {
     actor: &'static str,
-    wait: &'static str,
+    /// How host and device wait.
+    waits: [&'static str; 2],
     /// Blocks a request.
     blocks: u32,
     media: MediaSpec,
@@ -97,7 +104,7 @@ struct Case {
 
 impl Default for Case {
     fn default() -> Case {
-        Case { actor: "lz4", wait: "poll", blocks: 1, media: MediaSpec::Memory, throttled: false }
+        Case { actor: "lz4", waits: ["poll"; 2], blocks: 1, media: MediaSpec::Memory, throttled: false }
     }
 }
 
@@ -144,8 +151,8 @@ impl Bench<'_> {
         let options = Options {
             model_timing: case.throttled,
             thermal_time_scale: if case.throttled { 1000 } else { 1 },
-            host_wait: case.wait.to_owned(),
-            device_wait: case.wait.to_owned(),
+            host_wait: case.waits[0].to_owned(),
+            device_wait: case.waits[1].to_owned(),
             cpus: Some([0, 1]),
             forced: Some(Forced { moves: MOVES, every_ns: 100_000, whole_pipeline: true, seed: 1 }),
             ..Options::default()

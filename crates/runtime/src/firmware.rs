@@ -35,7 +35,7 @@ const GAUGES_NS: u64 = 1_000_000;
 const RESIDENT_NS: u64 = 100_000_000;
 /// Bytes of the media that are programmed, and that are erased, between two looks at the ring: a page or a hole of a
 /// whole superblock would hold up an actor that arrives.
-const PROGRAM_BYTES: usize = 8 << 10;
+const PROGRAM_BYTES: usize = 4 << 10;
 const ERASE_BYTES: u64 = 256 << 10;
 /// How long an idle device sleeps at most.
 const IDLE_MAX: Duration = Duration::from_millis(1);
