@@ -5,7 +5,7 @@
 //! with `peer_value` and `ratio`, and a `bar` with `pass`. The word `{filter}` in a command stands for the filter,
 //! and is left out when there is none.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -80,8 +80,7 @@ struct Circumstances {
 /// # Errors
 /// When the list cannot be read, or no benchmark fits.
 pub fn run(root: &Path, options: &Options) -> Result<ExitCode> {
-    let text = fs::read_to_string(root.join(LIST)).with_context(|| format!("reading {LIST}"))?;
-    let list: List = toml::from_str(&text).with_context(|| format!("understanding {LIST}"))?;
+    let list = read(root)?;
     let (chosen, inner) = choose(&list.bench, &options.filter);
     let mut figures = BTreeMap::new();
     let mut broken = 0;
@@ -106,6 +105,19 @@ pub fn run(root: &Path, options: &Options) -> Result<ExitCode> {
     println!("bench: {} figures, {bars} bars, {missed} missed, {broken} programs failed; {RESULTS}", figures.len());
     let failed = broken > 0 || (options.switch && missed > 0);
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn read(root: &Path) -> Result<List> {
+    let text = fs::read_to_string(root.join(LIST)).with_context(|| format!("reading {LIST}"))?;
+    toml::from_str(&text).with_context(|| format!("understanding {LIST}"))
+}
+
+/// The names of all benchmarks.
+///
+/// # Errors
+/// When the list cannot be read.
+pub fn names(root: &Path) -> Result<BTreeSet<String>> {
+    Ok(read(root)?.bench.into_iter().map(|bench| bench.name).collect())
 }
 
 /// The benchmarks to run, and the filter to hand on to them: a filter that names a benchmark wants all of it.

@@ -1,6 +1,7 @@
 //! Chores of the project that are more than a line of shell: `cargo xtask tidy|bench|evidence`.
 
 mod bench;
+mod demo;
 mod evidence;
 mod machine;
 mod tidy;
@@ -16,6 +17,7 @@ usage: cargo xtask COMMAND
   tidy               check the sources against the rules that no compiler checks
   bench [FILTER]     run the benchmarks whose name contains FILTER; results in target/bench/
     --strict         end with an error when a bar is missed
+  bench-demo         the demonstration as one of these benchmarks
   evidence [FILTER]  run the long jobs whose name contains FILTER; results in docs/evidence/
     --list           only say which there are, and which are done
 ";
@@ -37,6 +39,7 @@ fn run(arguments: &[String]) -> Result<ExitCode> {
     match command.as_str() {
         "tidy" => tidy::run(&root),
         "bench" => bench::run(&root, &Options::parse(rest, "--strict")?),
+        "bench-demo" => demo::run(),
         "evidence" => evidence::run(&root, &Options::parse(rest, "--list")?),
         other => bail!("`{other}` is no command\n{USAGE}"),
     }

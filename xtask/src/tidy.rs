@@ -78,7 +78,7 @@ fn check(root: &Path) -> Result<(usize, Vec<Offence>)> {
             specification = text;
         }
     }
-    offences.extend(promises::check(&specification, &functions));
+    offences.extend(promises::check(&specification, &functions, &crate::bench::names(root)?));
     Ok((paths.len(), offences))
 }
 

@@ -120,6 +120,23 @@ fn what_is_stored_is_byte_for_byte_the_same_with_and_without_migration() {
     assert_eq!(still["digest"], moved["digest"]);
 }
 
+#[test]
+fn a_request_moved_in_its_middle_a_thousand_times_gives_the_same_bytes() {
+    let home = Home::new();
+    // Units of the largest size, so that every stage of every request has eight borders to be moved at.
+    write(&home.path("long.toml"), &STATEFUL.replace("unit_kib = 16", "unit_kib = 64"));
+    let pipelines = home.path("long.toml");
+    let run = |device: &str, more: &[&str]| {
+        home.device(device, &["--pipelines", pipelines.to_str().unwrap()]);
+        let basics = ["--requests", "8000", "--digest", "--seed", "7", "--request-blocks", "16"];
+        home.soak(device, &[&basics[..], more].concat())
+    };
+    let moved = run("moved", &["--moves", "100000", "--move-every-ns", "40000"]);
+    let middle = moved["mid_request"].as_u64().unwrap();
+    assert!(middle >= 1000, "only {middle} of {} migrations came in the middle of a request", moved["migrations"]);
+    assert_eq!(run("still", &["--placement", "device"])["digest"], moved["digest"]);
+}
+
 /// Every built-in actor at once, in as many pipelines as that takes.
 #[test]
 fn a_device_process_stays_small() {

@@ -1,5 +1,5 @@
-//! The specification and the tree agree: every promise is numbered once, and names tests that exist or says
-//! that it is pending.
+//! The specification and the tree agree: every promise is numbered once, and names tests or, for what is timed,
+//! benchmarks that exist, or says that it is pending.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,6 +10,8 @@ use super::lexer::{is_word, words};
 pub const SPECIFICATION: &str = "SPECIFICATION.md";
 /// What stands in place of a test.
 const PENDING: &str = "*pending*";
+/// What stands before the name of a benchmark.
+const BENCH: &str = "make bench FILTER=";
 /// A row of the tables: identifier, promise, tests.
 const CELLS: usize = 3;
 
@@ -24,8 +26,8 @@ pub fn functions(code: &str, names: &mut BTreeSet<String>) {
     }
 }
 
-/// Everything that is wrong with the specification, given the names of all functions.
-pub fn check(specification: &str, functions: &BTreeSet<String>) -> Vec<Offence> {
+/// Everything that is wrong with the specification, given the names of all functions and of all benchmarks.
+pub fn check(specification: &str, functions: &BTreeSet<String>, benches: &BTreeSet<String>) -> Vec<Offence> {
     let mut offences = Vec::new();
     let mut seen = BTreeMap::new();
     for (index, line) in specification.lines().enumerate() {
@@ -38,8 +40,11 @@ pub fn check(specification: &str, functions: &BTreeSet<String>) -> Vec<Offence> 
         if named.is_empty() && tests != PENDING {
             offend(format!("promise {id} names no test, and does not say {PENDING}"));
         }
-        for name in named.into_iter().filter(|name| !functions.contains(*name)) {
-            offend(format!("promise {id} names the test `{name}`, which does not exist"));
+        for name in named {
+            let exists = name.strip_prefix(BENCH).map_or_else(|| functions.contains(name), |b| benches.contains(b));
+            if !exists {
+                offend(format!("promise {id} names the test `{name}`, which does not exist"));
+            }
         }
     }
     offences
@@ -62,7 +67,8 @@ mod tests {
     fn offences(rows: &str) -> Vec<String> {
         let mut names = BTreeSet::new();
         functions("fn it_holds() {} type F = fn(u8);", &mut names);
-        check(&format!("| id | promise | tests |\n| --- | --- | --- |\n{rows}"), &names)
+        let benches = BTreeSet::from(["ring".to_owned()]);
+        check(&format!("| id | promise | tests |\n| --- | --- | --- |\n{rows}"), &names, &benches)
             .iter()
             .map(ToString::to_string)
             .collect()
@@ -71,12 +77,13 @@ mod tests {
     #[test]
     fn a_promise_with_its_test_or_pending_is_right() {
         assert!(offences("| A1 | x | `it_holds` |\n| A2 | y `z` | *pending* |\n").is_empty());
+        assert!(offences("| A1 | x | `make bench FILTER=ring` |\n").is_empty());
     }
 
     #[test]
     fn a_test_that_does_not_exist_is_found() {
-        let found = offences("| A1 | x | `it_holds`, `it_does_not` |\n");
-        assert_eq!(found.len(), 1);
+        let found = offences("| A1 | x | `it_holds`, `it_does_not` |\n| A2 | x | `make bench FILTER=it` |\n");
+        assert_eq!(found.len(), 2);
         assert!(found[0].contains("SPECIFICATION.md:3:") && found[0].contains("`it_does_not`"), "{found:?}");
     }
 
