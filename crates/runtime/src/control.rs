@@ -60,9 +60,11 @@ pub enum Gauge {
     Buffered = 5,
     /// Requests in the device's domain.
     Pending = 6,
+    /// Processor time that the device's process has used, in nanoseconds.
+    DeviceCpu = 7,
     /// Resident bytes of the device's process, the shared region left out.
     Resident = 10,
-    /// Share of the host's thread that was busy in the last scheduler epoch, in permille.
+    /// Share of the host that was busy in the last scheduler epoch, in permille.
     HostBusy = 11,
     /// Throttle transitions so far.
     Throttles = 12,

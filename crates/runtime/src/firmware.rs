@@ -31,8 +31,8 @@ use crate::setup::{BufferBytes, Setup};
 
 /// Between two publications of the gauges.
 const GAUGES_NS: u64 = 1_000_000;
-/// Between two looks at this process's memory, which asks the kernel for a page of text.
-const RESIDENT_NS: u64 = 100_000_000;
+/// Between two looks at this process's memory, for which the kernel writes a page of text, and processor time.
+const USAGE_NS: u64 = 50_000_000;
 /// Bytes of the media that are programmed, and that are erased, between two looks at the ring: a page or a hole of a
 /// whole superblock would hold up an actor that arrives.
 const PROGRAM_BYTES: usize = 4 << 10;
@@ -74,7 +74,7 @@ struct Firmware {
     begun: Vec<Option<Request>>,
     next_command: u64,
     next_gauges: Nanos,
-    next_resident: Nanos,
+    next_usage: Nanos,
     completions: Vec<Completion>,
     payload: Vec<u8>,
 }
@@ -108,7 +108,7 @@ impl Firmware {
             digest: bootstrap.options.digest.then_some([0; STREAMS_MAX]),
             next_command: 0,
             next_gauges: Nanos(0),
-            next_resident: Nanos(0),
+            next_usage: Nanos(0),
             completions: Vec::new(),
             payload: Vec::new(),
         })
@@ -410,9 +410,10 @@ impl Firmware {
         if let Some(digests) = &self.digest {
             self.setup.control.set_digest([u64::from(digests[0]), u64::from(digests[1])]);
         }
-        if now >= self.next_resident {
-            self.next_resident = Nanos(now.0 + RESIDENT_NS);
+        if now >= self.next_usage {
+            self.next_usage = Nanos(now.0 + USAGE_NS);
             self.setup.control.set_gauge(Gauge::Resident, clock::resident_bytes());
+            self.setup.control.set_gauge(Gauge::DeviceCpu, clock::cpu());
         }
         self.setup.publish(now, &mut self.device, &self.domain, &self.machine.runner);
     }

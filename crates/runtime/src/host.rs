@@ -238,6 +238,10 @@ impl Host {
         }
         let decision = self.policy.decide(&sample);
         self.sampler.note(&sample, Some(&decision))?;
+        if let Err(error) = decision.check(self.policy.name(), &sample) {
+            tracing::warn!(%error, "the decision is not carried out");
+            return Ok(());
+        }
         self.pacer.set_rate(now, decision.rate_permille);
         self.setup.control.set_rate_permille(u64::from(decision.rate_permille));
         for each in &decision.moves {

@@ -3,6 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use osier_domain::{ActorId, Nanos, Side};
@@ -32,6 +33,61 @@ struct Sources {
     nominal_khz: Option<u32>,
     energy: Option<PathBuf>,
     last_energy: Option<(Nanos, u64)>,
+    others: Others,
+}
+
+/// What the machine's processors do for anybody but this device.
+struct Others {
+    stat: Option<File>,
+    next: Nanos,
+    /// Time of all processors, the part of it that was not idle, and what this device used, at the last look.
+    last: Option<[u64; 3]>,
+    permille: u32,
+}
+
+/// Between two looks at `/proc/stat`. The kernel counts there in ticks of 10 milliseconds, and to write its text takes
+/// it some microseconds for each processor.
+const OTHERS_NS: u64 = 50_000_000;
+
+impl Others {
+    /// Share of all processors that is taken by others, in permille, at the last look; `ours` is the processor time
+    /// that this device's processes have used.
+    fn permille(&mut self, now: Nanos, ours: impl FnOnce() -> u64) -> u32 {
+        if now >= self.next {
+            self.next = Nanos(now.0 + OTHERS_NS);
+            if let Some([total, busy]) = self.stat.as_ref().and_then(processor_times) {
+                let at = [total, busy, ours()];
+                if let Some(before) = self.last.replace(at) {
+                    let [total, busy, ours] = std::array::from_fn(|i| at[i].saturating_sub(before[i]));
+                    self.permille = (busy.saturating_sub(ours) * 1000 / total.max(1)).min(1000) as u32;
+                }
+            }
+        }
+        self.permille
+    }
+}
+
+/// Nanoseconds of all processors since the machine was started, and of those the ones that were not idle.
+fn processor_times(stat: &File) -> Option<[u64; 2]> {
+    let mut text = [0u8; 256];
+    let length = stat.read_at(&mut text, 0).ok()?;
+    parse_processor_times(std::str::from_utf8(&text[..length]).ok()?)
+}
+
+/// From the first line of `/proc/stat` (proc(5)): user, nice, system, idle, iowait, irq, softirq and steal, in ticks.
+/// The two columns behind them are counted in the first two.
+fn parse_processor_times(text: &str) -> Option<[u64; 2]> {
+    let mut words = text.lines().next()?.split_whitespace();
+    if words.next() != Some("cpu") {
+        return None;
+    }
+    let mut columns = [0u64; 8];
+    for column in &mut columns {
+        *column = words.next()?.parse().ok()?;
+    }
+    let total: u64 = columns.iter().sum();
+    let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
+    Some([total * tick_ns, (total - columns[3] - columns[4]) * tick_ns])
 }
 
 impl Sources {
@@ -40,7 +96,14 @@ impl Sources {
         let frequency = Some(cpu.join("scaling_cur_freq")).filter(|p| number(p).is_some());
         let nominal = number(&cpu.join("base_frequency")).or_else(|| number(&cpu.join("cpuinfo_max_freq")));
         let energy = Some(PathBuf::from("/sys/class/powercap/intel-rapl:0/energy_uj")).filter(|p| number(p).is_some());
-        Sources { frequency, nominal_khz: nominal.and_then(|n| u32::try_from(n).ok()), energy, last_energy: None }
+        let others = Others { stat: File::open("/proc/stat").ok(), next: Nanos(0), last: None, permille: 0 };
+        Sources {
+            frequency,
+            nominal_khz: nominal.and_then(|n| u32::try_from(n).ok()),
+            energy,
+            last_energy: None,
+            others,
+        }
     }
 
     fn power_milliwatts(&mut self, now: Nanos) -> Option<u32> {
@@ -97,7 +160,11 @@ impl Sampler {
     pub fn sample(&mut self, now: Nanos, setup: &Setup, machine: &Machine, link: &mut Link) -> Sample {
         let control = &setup.control;
         let elapsed = now.0.saturating_sub(self.since.0).max(1);
-        let cpu_permille = (self.busy_ns * 1000 / elapsed).min(1000) as u32;
+        // The host's stages run in this thread: there is headroom for one more if the thread has time left and the
+        // machine's processors have.
+        let own = (self.busy_ns * 1000 / elapsed).min(1000) as u32;
+        let ours = || crate::clock::cpu() + control.gauge(Gauge::DeviceCpu);
+        let cpu_permille = own.max(self.sources.others.permille(now, ours));
         control.set_gauge(Gauge::HostBusy, u64::from(cpu_permille));
         let sample = Sample {
             at: now,
@@ -141,7 +208,9 @@ impl Sampler {
             if seen.0 != Some(side) {
                 *seen = (Some(side), now, busy_ns);
             }
-            let busy_permille = (busy_ns.saturating_sub(seen.2) * 1000 / elapsed).min(1000) as u32;
+            // On the device the model runs an actor on all cores at once; the host's stages have one thread.
+            let cores = if side == Side::Device { u64::from(setup.profile.compute.cores.max(1)) } else { 1 };
+            let busy_permille = (busy_ns.saturating_sub(seen.2) * 1000 / (elapsed * cores)).min(1000) as u32;
             seen.2 = busy_ns;
             views.push(ActorView {
                 id,
@@ -159,4 +228,32 @@ impl Sampler {
 
 fn write_line(out: &mut BufWriter<File>, line: &str) -> Result<(), RuntimeError> {
     out.write_all(line.as_bytes()).map_err(|source| RuntimeError::System { what: "write a sample", source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_line_is_read_and_others_are_not() {
+        let tick = 1_000_000_000 / rustix::param::clock_ticks_per_second();
+        let text = "cpu  10 1 5 70 4 2 3 5 0 0\ncpu0 10 1 5 70 4 2 3 5 0 0\n";
+        assert_eq!(parse_processor_times(text), Some([100 * tick, 26 * tick]));
+        for text in ["", "cpu0 1 2 3 4 5 6 7 8", "cpu 1 2 3", "cpu 1 2 x 4 5 6 7 8"] {
+            assert_eq!(parse_processor_times(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_others_use_is_what_is_used_beside_ours() {
+        let stat = tempfile::NamedTempFile::new().unwrap();
+        let tick = 1_000_000_000 / rustix::param::clock_ticks_per_second();
+        let mut others = Others { stat: Some(stat.reopen().unwrap()), next: Nanos(0), last: None, permille: 0 };
+        fs::write(stat.path(), "cpu 100 0 0 100 0 0 0 0 0 0").unwrap();
+        assert_eq!(others.permille(Nanos(1), || 0), 0, "one look says nothing");
+        // Of 200 more ticks, 120 were busy, 40 of them with this device.
+        fs::write(stat.path(), "cpu 220 0 0 180 0 0 0 0 0 0").unwrap();
+        assert_eq!(others.permille(Nanos(2), || 40 * tick), 0, "too early to look again");
+        assert_eq!(others.permille(Nanos(1 + OTHERS_NS), || 40 * tick), 400);
+    }
 }
