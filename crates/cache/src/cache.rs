@@ -35,6 +35,7 @@ use crate::flags::{Flags, State};
 use crate::ghost::Ghosts;
 use crate::list::{NONE, Queue};
 use crate::planted::Bug;
+use crate::policies::OPTIMUM;
 use crate::prefetch::{Prefetch, Seen, prefetcher};
 use crate::stats::Stats;
 use crate::table::{Table, tag};
@@ -198,6 +199,9 @@ impl Cache<Box<dyn Eviction>> {
     /// Names the key that cannot work, and why.
     pub fn build(config: &CacheConfig, seed: u64) -> Result<Self, ConfigError> {
         let shape = config.shape()?;
+        if config.eviction == OPTIMUM {
+            return Err(ConfigError::NoFuture);
+        }
         Cache::new(config, policy(&config.eviction, shape, &config.eviction_parameters, seed)?)
     }
 }
@@ -303,7 +307,7 @@ impl<P: Eviction> Cache<P> {
         }
         match self.set_index {
             SetIndex::Modulo => (page % u64::from(self.shape.sets)) as u32,
-            SetIndex::Hash => (u64::from(tag(page)) * u64::from(self.shape.sets) >> 32) as u32,
+            SetIndex::Hash => ((u64::from(tag(page)) * u64::from(self.shape.sets)) >> 32) as u32,
         }
     }
 
@@ -508,7 +512,8 @@ impl<P: Eviction> Cache<P> {
         let named = self.policy.victim(set, recall, &frames);
         let is_right = |frame: u32| {
             let flags = self.flags.get(frame as usize);
-            flags.is_some_and(|flags| flags.has(Flags::RULED)) && (self.shape.sets == 1 || frame / self.shape.ways == set)
+            flags.is_some_and(|flags| flags.has(Flags::RULED))
+                && (self.shape.sets == 1 || frame / self.shape.ways == set)
         };
         let frame = match named {
             Some(frame) if is_right(frame) => frame,

@@ -5,8 +5,8 @@ use serde::Deserialize;
 use crate::error::ConfigError;
 use crate::eviction::{ParameterValues, Shape};
 
-/// Most frames: numbers of frames are 32 bits, and some stand for "none".
-pub const FRAMES_MAX: u32 = 1 << 31;
+/// Most frames of a cache: 4 TiB of pages of 4 KiB. Twice as many slots of a table still have a number of 32 bits.
+pub const FRAMES_MAX: u32 = 1 << 30;
 /// Most lines of a page, one bit each in a mask.
 pub const LINES_PER_PAGE_MAX: u32 = 64;
 
@@ -51,7 +51,8 @@ pub enum SetIndex {
     Hash,
 }
 
-/// When written bytes go below the cache. A write to a page that is not resident brings it in, in both.
+/// When written bytes go below the cache. A write to a page that is not resident brings it in, in both. With a write
+/// log it is `back`: the log holds what was written until it is compacted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WriteMode {
@@ -90,6 +91,9 @@ impl CacheConfig {
         }
         if let Some(log) = &self.write_log {
             log.check()?;
+            if self.write == WriteMode::Through {
+                return Err(ConfigError::ThroughWithLog);
+            }
         }
         let pages_per_set = self.ways - self.reserve_frames;
         Ok(Shape { sets: self.frames / self.ways, ways: self.ways, pages_per_set })
@@ -104,7 +108,8 @@ impl WriteLogConfig {
             return refuse("write_log.lines_per_page", self.lines_per_page, reason);
         }
         if self.lines_per_half < self.lines_per_page || self.lines_per_half > FRAMES_MAX {
-            let reason = format!("half a log holds at least a page of {} lines, and at most {FRAMES_MAX}", self.lines_per_page);
+            let reason =
+                format!("half a log holds at least a page of {} lines, and at most {FRAMES_MAX}", self.lines_per_page);
             return refuse("write_log.lines_per_half", self.lines_per_half, reason);
         }
         Ok(())

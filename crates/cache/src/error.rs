@@ -89,6 +89,9 @@ pub enum ConfigError {
     /// The eviction policy or the prefetcher cannot be made.
     #[error("cache: {0}")]
     Policy(#[from] PolicyError),
+    /// A write log was asked for, and with it what leaves it nothing to hold.
+    #[error("cache: `write` is `through`, which leaves a `write_log` nothing to hold; use `back`, or no log")]
+    ThroughWithLog,
     /// Belady's optimum was asked for where the future is not known.
     #[error("cache: `belady` needs to know every request beforehand; it works only in the replay of a trace")]
     NoFuture,

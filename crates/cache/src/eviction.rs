@@ -43,6 +43,7 @@ impl Recall {
     /// # Panics
     /// When `meaning` is above 3.
     #[must_use]
+    #[inline]
     pub const fn new(meaning: u8) -> Self {
         assert!(meaning <= 3, "a recall has two bits");
         Recall(meaning)
@@ -50,6 +51,7 @@ impl Recall {
 
     /// The meaning, from 0.
     #[must_use]
+    #[inline]
     pub const fn get(self) -> u8 {
         self.0
     }
@@ -65,6 +67,7 @@ pub struct Frames<'a> {
 impl Frames<'_> {
     /// The page in a frame that the policy has.
     #[must_use]
+    #[inline]
     pub fn page(&self, frame: u32) -> u64 {
         self.pages[frame as usize]
     }
@@ -91,7 +94,7 @@ pub trait Eviction: Send {
     fn inserted(&mut self, set: u32, frame: u32, page: u64, recall: Recall);
 
     /// A page that the policy has was used. Not every use is seen: where the host maps a page, hits are sampled
-    /// or unknown.
+    /// or unknown; and requests that were merged with the fill of their page count as the one that began it.
     fn touched(&mut self, set: u32, frame: u32);
 
     /// Names the frame of `set` whose page leaves, and gives it up. `recall` is of the page that needs the frame;
@@ -251,12 +254,7 @@ policies!(Fifo, Lifo, Lru, Mru, Clock, S3Fifo, Sieve, Arc, Random);
 ///
 /// # Errors
 /// As [`with_policy`].
-pub fn policy(
-    name: &str,
-    shape: Shape,
-    given: &ParameterValues,
-    seed: u64,
-) -> Result<Box<dyn Eviction>, PolicyError> {
+pub fn policy(name: &str, shape: Shape, given: &ParameterValues, seed: u64) -> Result<Box<dyn Eviction>, PolicyError> {
     struct Boxed;
     impl Visitor for Boxed {
         type Output = Box<dyn Eviction>;

@@ -38,10 +38,12 @@ impl Flags {
     const STATE: u8 = 3;
     const RECALL_SHIFT: u32 = 6;
 
+    #[inline]
     pub fn filling(recall: Recall) -> Self {
         Self(1 | recall.get() << Self::RECALL_SHIFT)
     }
 
+    #[inline]
     pub fn draining() -> Self {
         Self(3)
     }
@@ -57,15 +59,18 @@ impl Flags {
     }
 
     /// The bytes are there; what the policy remembered has done its service.
+    #[inline]
     pub fn make_resident(&mut self) {
         self.0 = (self.0 & !Self::STATE & !(3 << Self::RECALL_SHIFT)) | 2;
     }
 
+    #[inline]
     pub fn recall(self) -> Recall {
         Recall::new(self.0 >> Self::RECALL_SHIFT)
     }
 
     /// For a new policy, which remembers nothing.
+    #[inline]
     pub fn forget_recall(&mut self) {
         self.0 &= !(3 << Self::RECALL_SHIFT);
     }

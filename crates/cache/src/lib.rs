@@ -53,11 +53,11 @@ pub use eviction::{
 };
 #[cfg(any(test, feature = "planted"))]
 pub use planted::Bug;
-pub use policies::{Arc, Belady, Clock, Fifo, Lifo, Lru, Mru, Random, S3Fifo, Sieve, next_uses};
+pub use policies::{Arc, Belady, Clock, Fifo, Lifo, Lru, Mru, OPTIMUM, Random, S3Fifo, Sieve, next_uses};
 pub use prefetch::{
     BestOffset, DEGREE_MAX, NO_PREFETCH, NextN, PREFETCHERS, Prefetch, PrefetcherInfo, Seen, Stride, prefetcher,
 };
 pub use random::SplitMix64;
-pub use replay::{OPTIMUM, replay};
+pub use replay::replay;
 pub use stats::Stats;
 pub use write_log::{ALL_LINES, Compaction, LogSlot, LogStats, WriteLog};

@@ -99,7 +99,13 @@ impl Queue {
         if oldest == NONE {
             return None;
         }
-        self.remove(links, oldest);
+        let newer = links.0[oldest as usize].newer;
+        match newer {
+            NONE => self.newest = NONE,
+            newer => links.0[newer as usize].older = NONE,
+        }
+        self.oldest = newer;
+        self.len -= 1;
         Some(oldest)
     }
 

@@ -10,7 +10,7 @@ mod s3_fifo;
 mod sieve;
 
 pub use arc::Arc;
-pub use belady::{Belady, next_uses};
+pub use belady::{Belady, OPTIMUM, next_uses};
 pub use clock::Clock;
 pub use fifo::{Fifo, Lifo};
 pub use lru::{Lru, Mru};

@@ -4,12 +4,9 @@ use crate::cache::{Cache, Op};
 use crate::config::CacheConfig;
 use crate::error::ConfigError;
 use crate::eviction::{Eviction, Visitor, with_policy};
-use crate::policies::{Belady, next_uses};
+use crate::policies::{Belady, OPTIMUM, next_uses};
 use crate::prefetch::NO_PREFETCH;
 use crate::stats::Stats;
-
-/// The name that stands for Belady's optimum, which only a replay can offer.
-pub const OPTIMUM: &str = "belady";
 
 /// Replays requests through an empty cache. For the policy `belady` the trace is gone through twice.
 ///

@@ -7,12 +7,17 @@
 //!
 //! There are two slots for each number that the table was made for: 16 bytes of memory for each.
 
+use crate::config::FRAMES_MAX;
+
 /// A slot without a number.
 const EMPTY: u64 = u64::MAX;
 /// 2^64 divided by the golden ratio, odd: neighbouring pages are spread evenly (Knuth, vol. 3, section 6.4).
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
+const _: () = assert!(FRAMES_MAX < 1 << 31, "the number of slots has 32 bits");
+
 /// The upper half of a page's hash.
+#[inline]
 pub(crate) fn tag(page: u64) -> u32 {
     // The fold lets high bits of the page reach the upper half whatever the lower bits are.
     ((page ^ (page >> 32)).wrapping_mul(MULTIPLIER) >> 32) as u32
@@ -28,6 +33,7 @@ pub(crate) struct Table {
 impl Table {
     /// A table for at most `entries` numbers, each below `u32::MAX`.
     pub fn new(entries: u32) -> Self {
+        assert!(entries <= FRAMES_MAX, "{entries} entries are more than a table may have");
         Self { slots: vec![EMPTY; entries.max(1) as usize * 2].into_boxed_slice(), len: 0 }
     }
 
@@ -38,7 +44,8 @@ impl Table {
 
     #[inline]
     fn home(&self, tag: u32) -> usize {
-        ((u64::from(tag) * self.slots.len() as u64) >> 32) as usize
+        // The lengths of tables are below 2^32, so nothing overflows.
+        ((u64::from(tag) * u64::from(self.slots.len() as u32)) >> 32) as usize
     }
 
     #[inline]

@@ -6,6 +6,8 @@ use std::collections::BinaryHeap;
 
 use crate::eviction::{Eviction, Frames, Recall, Shape};
 
+/// The name that stands for the optimum, which only the replay of a trace can offer.
+pub const OPTIMUM: &str = "belady";
 /// A page that is not used again.
 const NEVER: u64 = u64::MAX;
 /// A set's heap is made anew when it has this many times as many entries as the set has frames: entries of uses

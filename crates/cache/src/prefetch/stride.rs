@@ -54,13 +54,7 @@ impl Named for Stride {
             max: CONFIDENCE_MAX as u64,
             about: "repetitions of a stride before it is believed (Chen and Baer: steady after two)",
         },
-        Parameter {
-            name: "degree",
-            default: 4,
-            min: 1,
-            max: DEGREE_MAX,
-            about: "how many pages ahead (assumed)",
-        },
+        Parameter { name: "degree", default: 4, min: 1, max: DEGREE_MAX, about: "how many pages ahead (assumed)" },
     ];
 
     fn new(parameters: &Parameters) -> Self {

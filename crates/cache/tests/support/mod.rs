@@ -1,5 +1,5 @@
 //! Traces, made with integers alone so that they are the same on every machine; and the way to libCacheSim.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used)]
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -45,13 +45,29 @@ pub const TRACES: [&str; 9] =
 /// Makes a trace of [`TRACES`].
 pub fn trace(name: &str, pages: u64, requests: usize, seed: u64) -> Vec<u64> {
     let mut random = SplitMix64::new(seed);
-    let zipf = Zipf::new(pages, if name == "zipf-0.5" { 1 } else if name == "zipf-1.5" { 3 } else { 2 }, &mut random);
+    let zipf = Zipf::new(
+        pages,
+        if name == "zipf-0.5" {
+            1
+        } else if name == "zipf-1.5" {
+            3
+        } else {
+            2
+        },
+        &mut random,
+    );
     let page = |request: u64| match name {
         "zipf-0.5" | "zipf-1" | "zipf-1.5" => zipf.draw(&mut random),
         "uniform" => random.below(pages),
         "loop" => request % (pages / 3),
         // Every tenth thousand of requests is a piece of a scan over pages that nothing else asks for.
-        "scan-and-zipf" => if request / 1000 % 10 == 9 { pages + request } else { zipf.draw(&mut random) },
+        "scan-and-zipf" => {
+            if request / 1000 % 10 == 9 {
+                pages + request
+            } else {
+                zipf.draw(&mut random)
+            }
+        }
         // The hot pages move by a tenth of all every twentieth of the trace.
         "shifting" => (zipf.draw(&mut random) + request * 20 / requests as u64 * (pages / 10)) % pages,
         "strided" => {
@@ -59,7 +75,13 @@ pub fn trace(name: &str, pages: u64, requests: usize, seed: u64) -> Vec<u64> {
             (request % 5000 * stride + random.below(3)) % pages
         }
         // Half of the requests go to a hundredth of the pages (the case of the LRU-2 paper).
-        "two-pools" => if request % 2 == 0 { random.below(pages / 100) } else { pages + random.below(pages) },
+        "two-pools" => {
+            if request.is_multiple_of(2) {
+                random.below(pages / 100)
+            } else {
+                pages + random.below(pages)
+            }
+        }
         _ => panic!("there is no trace {name}"),
     };
     (0..requests as u64).map(page).collect()
@@ -115,10 +137,20 @@ pub struct Answer {
     pub cpu_seconds: f64,
 }
 
-/// Replays a trace in libCacheSim, for each of `cases` (policy as libCacheSim calls it, pages), the best of `runs`.
-pub fn ask_oracle(python: &Path, trace: &Path, cases: &[(&str, u32)], runs: u32) -> Vec<Answer> {
+/// One replay to ask libCacheSim for.
+#[derive(Clone, Copy, Debug)]
+pub struct Question<'a> {
+    /// The policy, as libCacheSim calls it.
+    pub policy: &'a str,
+    pub pages: u32,
+    /// Binary logarithm of the buckets of its hash table.
+    pub hash_power: u32,
+}
+
+/// Replays a trace in libCacheSim, for each question the best of `runs`.
+pub fn ask_oracle(python: &Path, trace: &Path, questions: &[Question<'_>], runs: u32) -> Vec<Answer> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracle.py");
-    let cases = cases.iter().map(|(policy, pages)| format!("{policy}:{pages}"));
+    let cases = questions.iter().map(|asked| format!("{}:{}:{}", asked.policy, asked.pages, asked.hash_power));
     let output = Command::new(python).arg(script).arg(trace).arg(runs.to_string()).args(cases).output().unwrap();
     assert!(output.status.success(), "libCacheSim failed: {}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
