@@ -16,7 +16,7 @@ const PAGES: u64 = 1_000_000;
 const REQUESTS: usize = 5_000_000;
 const SIZES: [u32; 2] = [10_000, 100_000];
 /// Runs of which the fastest counts, for both.
-const RUNS: u32 = 5;
+const RUNS: u32 = 3;
 /// Policies with a bar.
 const BARRED: [&str; 4] = ["fifo", "clock", "s3-fifo", "sieve"];
 const BAR: f64 = 1.5;
@@ -58,10 +58,14 @@ fn ours(config: &CacheConfig, bytes: &[u8]) -> Answer {
     best
 }
 
+fn name(policy: &str, size: u32) -> String {
+    format!("cache/replay-{policy}-{}k", size / 1000)
+}
+
 fn figure(policy: &str, size: u32, ours: &Answer, peer: Result<&Answer, &str>) {
     let rate = |answer: &Answer| REQUESTS as f64 / answer.cpu_seconds / 1e6;
     let mut figure = serde_json::json!({
-        "name": format!("cache/replay-{policy}-{}k", size / 1000),
+        "name": name(policy, size),
         "value": rate(ours),
         "unit": "million requests/CPU s",
         "cpu_seconds": ours.cpu_seconds,
@@ -86,6 +90,8 @@ fn figure(policy: &str, size: u32, ours: &Answer, peer: Result<&Answer, &str>) {
 }
 
 fn main() {
+    // The figures that `make bench FILTER=...` wants; all without it.
+    let filter = std::env::var("OSIER_BENCH_FILTER").unwrap_or_default();
     let mut random = SplitMix64::new(42);
     let zipf = Zipf::new(PAGES, 2, &mut random);
     let pages: Vec<u64> = (0..REQUESTS).map(|_| zipf.draw(&mut random)).collect();
@@ -96,7 +102,7 @@ fn main() {
         std::fs::write(&path, &bytes).expect("the trace is written");
     }
     for (policy, theirs) in SHARED.iter().filter(|(policy, _)| *policy != "belady") {
-        for size in SIZES {
+        for size in SIZES.into_iter().filter(|size| name(policy, *size).contains(&filter)) {
             let ours = ours(&config(policy, size), &bytes);
             let fitting = size.ilog2() + 1;
             let ask = |hash_power| Question { policy: theirs, pages: size, hash_power };

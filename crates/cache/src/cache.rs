@@ -320,9 +320,9 @@ impl<P: Eviction> Cache<P> {
         {
             return outcome;
         }
-        let outcome = match self.find(page) {
-            Some(frame) => self.meet(page, frame, op),
-            None => self.miss(page, op),
+        let outcome = match self.table.probe(page, |frame| self.pages[frame as usize] == page) {
+            Ok(frame) => self.meet(page, frame, op),
+            Err(slot) => self.miss(page, op, slot),
         };
         if !matches!(outcome, Outcome::Wait(_)) {
             self.count(op);
@@ -376,9 +376,9 @@ impl<P: Eviction> Cache<P> {
         if is_resident { Outcome::Hit { frame } } else { Outcome::Merged { frame } }
     }
 
-    /// The request's page has no frame.
+    /// The request's page has no frame; in the table it would go to `slot`.
     #[inline]
-    fn miss(&mut self, page: u64, op: Op) -> Outcome {
+    fn miss(&mut self, page: u64, op: Op, slot: usize) -> Outcome {
         let set = self.set_of(page);
         if let Some(wait) = self.obstacle(page, set) {
             self.stats.waits += 1;
@@ -390,7 +390,7 @@ impl<P: Eviction> Cache<P> {
         }
         let recall = self.policy.incoming(set, page, true);
         let (frame, evicted) = self.take(set, recall);
-        self.assign(frame, page, recall);
+        self.assign(frame, page, recall, slot, evicted);
         let is_whole = op.is_write && self.log.as_ref().map_or(op.lines == ALL_LINES, |log| log.is_whole(op.lines));
         if op.is_write && self.write == WriteMode::Back && self.log.is_none() {
             self.flags[frame as usize].set(Flags::DIRTY);
@@ -449,10 +449,10 @@ impl<P: Eviction> Cache<P> {
 
     /// Begins to bring in a page that no request has asked for yet, wanted by the prefetcher or by the host.
     pub fn prefetch(&mut self, page: u64) -> Prefetched {
-        if self.find(page).is_some() {
+        let Err(slot) = self.table.probe(page, |frame| self.pages[frame as usize] == page) else {
             self.stats.prefetch_redundant += 1;
             return Prefetched::Present;
-        }
+        };
         let set = self.set_of(page);
         if self.obstacle(page, set).is_some() {
             self.stats.prefetch_refused += 1;
@@ -462,7 +462,7 @@ impl<P: Eviction> Cache<P> {
         self.forget_pushed_out(page);
         let recall = self.policy.incoming(set, page, false);
         let (frame, evicted) = self.take(set, recall);
-        self.assign(frame, page, recall);
+        self.assign(frame, page, recall, slot, evicted);
         self.flags[frame as usize].set(Flags::UNUSED);
         if let Some(evicted) = evicted {
             self.remember_pushed_out(evicted.page);
@@ -539,13 +539,12 @@ impl<P: Eviction> Cache<P> {
         frame
     }
 
-    /// The page of a resident frame, which the policy no longer has, leaves.
+    /// The page of a resident frame, which the policy no longer has, leaves; the table is the caller's.
     #[inline]
     fn leave(&mut self, frame: u32) -> Evicted {
         let page = self.pages[frame as usize];
         let flags = self.flags[frame as usize];
         let is_dirty = flags.has(Flags::DIRTY) && self.bug != Some(Bug::LoseDirty);
-        self.table.remove(page, frame);
         if is_dirty {
             self.stats.evicted_dirty += 1;
             self.draining.insert(page, frame);
@@ -558,12 +557,16 @@ impl<P: Eviction> Cache<P> {
         Evicted { page, frame, is_dirty }
     }
 
-    /// Gives a frame to a page that is about to come in.
+    /// Gives a frame to a page that is about to come in, from one that left.
     #[inline]
-    fn assign(&mut self, frame: u32, page: u64, recall: Recall) {
+    fn assign(&mut self, frame: u32, page: u64, recall: Recall, slot: usize, evicted: Option<Evicted>) {
         self.pages[frame as usize] = page;
         self.flags[frame as usize] = Flags::filling(recall);
-        self.table.insert(page, frame);
+        // In this order, because a removal may move the slot.
+        self.table.insert_at(slot, page, frame);
+        if let Some(evicted) = evicted {
+            self.table.remove(evicted.page, frame);
+        }
     }
 
     /// The bytes of a fill are in its frame: the page is resident. Before anyone sees it, the lines in the answer
@@ -643,6 +646,7 @@ impl<P: Eviction> Cache<P> {
 
     /// Frees a frame whose page just left for no other one, as soon as its bytes are safe.
     fn release(&mut self, set: u32, evicted: Evicted) {
+        self.table.remove(evicted.page, evicted.frame);
         if evicted.is_dirty {
             self.flags[evicted.frame as usize] = Flags::draining();
             self.sets[set as usize].draining += 1;

@@ -34,7 +34,7 @@ impl Table {
     /// A table for at most `entries` numbers, each below `u32::MAX`.
     pub fn new(entries: u32) -> Self {
         assert!(entries <= FRAMES_MAX, "{entries} entries are more than a table may have");
-        Self { slots: vec![EMPTY; entries.max(1) as usize * 2].into_boxed_slice(), len: 0 }
+        Self { slots: vec![EMPTY; (entries as usize + 1) * 2].into_boxed_slice(), len: 0 }
     }
 
     /// How many numbers are in it.
@@ -53,33 +53,43 @@ impl Table {
         if slot + 1 == self.slots.len() { 0 } else { slot + 1 }
     }
 
-    /// The number of `page`; `is` says whether a number stands for that page.
+    /// The number of `page`, or the slot where it may go; `is` says whether a number stands for that page.
     #[inline]
-    pub fn get(&self, page: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
+    pub fn probe(&self, page: u64, is: impl Fn(u32) -> bool) -> Result<u32, usize> {
         let tag = tag(page);
         let mut slot = self.home(tag);
         loop {
             let entry = self.slots[slot];
-            if (entry >> 32) as u32 == tag && entry != EMPTY && is(entry as u32) {
-                return Some(entry as u32);
-            }
             if entry == EMPTY {
-                return None;
+                return Err(slot);
+            }
+            if (entry >> 32) as u32 == tag && is(entry as u32) {
+                return Ok(entry as u32);
             }
             slot = self.after(slot);
         }
     }
 
+    /// The number of `page`.
+    #[inline]
+    pub fn get(&self, page: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
+        self.probe(page, is).ok()
+    }
+
     /// Adds a page that is not in the table.
     #[inline]
     pub fn insert(&mut self, page: u64, number: u32) {
+        let slot = self.probe(page, |_| false);
+        let slot = slot.expect_err("no number was taken for the page");
+        self.insert_at(slot, page, number);
+    }
+
+    /// Adds a page at the slot that [`Table::probe`] gave for it, if the table was not changed since. There is room for
+    /// one more than the table was made for, so that one may go in before another goes out.
+    #[inline]
+    pub fn insert_at(&mut self, slot: usize, page: u64, number: u32) {
         assert!((self.len as usize) < self.slots.len() / 2, "the table was made for fewer pages");
-        let tag = tag(page);
-        let mut slot = self.home(tag);
-        while self.slots[slot] != EMPTY {
-            slot = self.after(slot);
-        }
-        self.slots[slot] = u64::from(tag) << 32 | u64::from(number);
+        self.slots[slot] = (u64::from(tag(page)) << 32) | u64::from(number);
         self.len += 1;
     }
 
@@ -169,7 +179,7 @@ mod tests {
     #[test]
     fn the_last_slot_goes_on_at_the_first() {
         let mut table = Table::new(4);
-        let last: Vec<u64> = (0..).filter(|page| table.home(tag(*page)) == 7).take(4).collect();
+        let last: Vec<u64> = (0..).filter(|page| table.home(tag(*page)) == 9).take(4).collect();
         for (number, page) in last.iter().enumerate() {
             table.insert(*page, number as u32);
         }
@@ -185,5 +195,6 @@ mod tests {
         let mut table = Table::new(1);
         table.insert(1, 0);
         table.insert(2, 1);
+        table.insert(3, 2);
     }
 }
