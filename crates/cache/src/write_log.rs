@@ -1,5 +1,5 @@
 //! The log of written lines in front of the page cache (SkyByte, Zhang and others, HPCA 2025, arXiv 2501.10682: the
-//! write log and its compaction).
+//! write log and its compaction). The index is this crate's own: SkyByte's has two levels of tables.
 //!
 //! A store of a cacheline to a page that is not resident would cost a page read from flash, and later a page
 //! written, for 64 bytes. The log takes the line instead. An index finds it again; a page that comes in later is

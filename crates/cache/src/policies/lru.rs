@@ -20,7 +20,7 @@ impl Named for Lru {
         min: 0,
         max: 1,
         about: "0: a page enters as the most recently used (MRU insertion); 1: as the least, and has to be used \
-                once to stay (LIP; Qureshi and others, ISCA 2007, section 4.1)",
+                once to stay (LIP; Qureshi and others, ISCA 2007)",
     }];
 
     fn new(shape: Shape, parameters: &Parameters, _: u64) -> Self {

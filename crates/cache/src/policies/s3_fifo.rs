@@ -1,5 +1,5 @@
 //! S3-FIFO (Yang and others, "FIFO queues are all you need for cache eviction", SOSP 2023, Algorithm 1), in the
-//! variant of libCacheSim 0.3.5, which differs from the paper's and from libCacheSim's own of 2023:
+//! variant of libCacheSim 0.3.5, which differs from the paper's and from the one that libCacheSim itself had before:
 //!
 //! - While the cache fills for the first time, pages that the small queue has no room for go to the main queue.
 //!   The paper's cache would fill the small queue alone.
@@ -52,7 +52,7 @@ impl Named for S3Fifo {
             default: 100,
             min: 1,
             max: 999,
-            about: "size of the small queue in thousandths of the cache (SOSP 2023, section 4.2: a tenth)",
+            about: "size of the small queue in thousandths of the cache (SOSP 2023: a tenth)",
         },
         Parameter {
             name: "ghost_permille",

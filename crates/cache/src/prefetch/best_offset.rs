@@ -1,5 +1,5 @@
-//! Best-offset prefetching (Michaud, "Best-offset hardware prefetching", HPCA 2016, sections 4.1 to 4.4 and
-//! Table 2), with pages in the place of cache lines.
+//! Best-offset prefetching (Michaud, "Best-offset hardware prefetching", HPCA 2016, section 4, and its table of
+//! default parameters), with pages in the place of cache lines.
 //!
 //! One offset D is in use: a request for X brings in X + D. Meanwhile every offset of a list is tried: d scores when
 //! X - d was requested recently enough that a prefetch of X, begun then, would be here now. What "recently" means is
@@ -38,35 +38,35 @@ impl Named for BestOffset {
             default: 256,
             min: 1,
             max: 4096,
-            about: "greatest offset in pages; the list has those without a prime factor above 5 (Table 2: 52 up to 256)",
+            about: "greatest offset in pages; the list has those without a prime factor above 5 (Michaud: 52 up to 256)",
         },
         Parameter {
             name: "recent_entries_log2",
             default: 8,
             min: 2,
             max: 16,
-            about: "entries of the table of recent requests, as a power of two (Table 2: 256)",
+            about: "entries of the table of recent requests, as a power of two (Michaud: 256)",
         },
         Parameter {
             name: "score_max",
             default: 31,
             min: 1,
             max: 1_000_000,
-            about: "score that ends a learning phase (Table 2: SCOREMAX 31)",
+            about: "score that ends a learning phase (Michaud: SCOREMAX 31)",
         },
         Parameter {
             name: "rounds_max",
             default: 100,
             min: 1,
             max: 1_000_000,
-            about: "rounds after which a learning phase ends anyhow (Table 2: ROUNDMAX 100)",
+            about: "rounds after which a learning phase ends anyhow (Michaud: ROUNDMAX 100)",
         },
         Parameter {
             name: "bad_score",
             default: 1,
             min: 0,
             max: 1_000_000,
-            about: "a best score up to this turns prefetching off (Table 2: BADSCORE 1)",
+            about: "a best score up to this turns prefetching off (Michaud: BADSCORE 1)",
         },
     ];
 

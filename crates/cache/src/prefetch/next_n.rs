@@ -19,7 +19,7 @@ impl Named for NextN {
             default: 8,
             min: 1,
             max: DEGREE_MAX,
-            about: "how many pages (Cylon, section 5, fits Samsung's CMM-H with 8)",
+            about: "how many pages (8 is the most that Cylon tries, Figures 10 and 12)",
         },
         Parameter {
             name: "tagged",

@@ -1,7 +1,7 @@
 //! Constant strides, found for each region of the address space.
 //!
 //! The reference prediction table of Chen and Baer ("Effective hardware-based data prefetching for high-performance
-//! processors", IEEE Transactions on Computers, 1995, section 3) tells streams apart by the instruction that loads.
+//! processors", IEEE Transactions on Computers, 1995) tells streams apart by the instruction that loads.
 //! A device sees no instructions; as in hardware beside memory, the region of the address stands for the stream.
 
 use super::{DEGREE_MAX, Named, Prefetch, Seen};
