@@ -65,6 +65,9 @@ pub enum Command {
     /// Reproduce a published figure
     #[command(subcommand)]
     Exp(commands::exp::ExpCommand),
+    /// Examine, convert and make traces of requests
+    #[command(subcommand)]
+    Trace(commands::trace::TraceCommand),
     /// Check a device under random traffic, forced migrations and planned deaths
     Soak(commands::soak::SoakArgs),
     /// Run one domain; started by the supervisor

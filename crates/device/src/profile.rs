@@ -718,8 +718,9 @@ fn syntax(name: &str, text: &str, error: &toml::de::Error) -> ProfileError {
     ProfileError::Syntax { profile: name.to_owned(), line: line_at(text, offset), message }
 }
 
-/// The last table header at or before a byte offset.
-fn table_at(text: &str, offset: usize) -> Option<&str> {
+/// The last table header at or before a byte offset of a TOML text.
+#[must_use]
+pub fn table_at(text: &str, offset: usize) -> Option<&str> {
     let line_end = text[offset..].find('\n').map_or(text.len(), |end| offset + end);
     text[..line_end]
         .lines()
@@ -728,13 +729,16 @@ fn table_at(text: &str, offset: usize) -> Option<&str> {
         .map(|table| table.trim_start_matches('['))
 }
 
-fn line_at(text: &str, offset: usize) -> usize {
+/// The line of a byte offset, from 1.
+#[must_use]
+pub fn line_at(text: &str, offset: usize) -> usize {
     1 + text[..offset.min(text.len())].matches('\n').count()
 }
 
 /// Line of a key such as `throttle.2.speed_permille` in a text that is known to parse. A key that
 /// is missing gets the line of the deepest table found.
-fn line_of_key(text: &str, key: &str) -> usize {
+#[must_use]
+pub fn line_of_key(text: &str, key: &str) -> usize {
     let Ok(document) = DeTable::parse(text) else {
         return 1;
     };

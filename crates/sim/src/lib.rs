@@ -6,6 +6,8 @@
 //! [`torture`] runs both domains on the device core under moves, deaths and power cuts, and checks
 //! every answer.
 //!
+//! [`trace`] reads what others recorded, [`workload`] makes requests of a description; both are a [`Source`].
+//!
 //! Invariants: nothing here reads a clock, a file or the environment; a run depends on its
 //! parameters and its seed alone, and the same ones give the same bytes.
 
@@ -13,13 +15,17 @@
 
 mod host;
 mod queue;
+mod request;
 mod rng;
 pub mod thermal;
 pub mod torture;
+pub mod trace;
+pub mod workload;
 
 /// Time, as the device counts it.
 pub use osier_flash::Nanos;
 
 pub use host::{HOST_SOURCES, HostParams};
 pub use queue::EventQueue;
+pub use request::{Op, Pace, Request, Source};
 pub use rng::Rng;

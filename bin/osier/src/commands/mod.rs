@@ -8,6 +8,7 @@ pub mod exp;
 pub mod sched;
 pub mod serve;
 pub mod soak;
+pub mod trace;
 
 use std::path::PathBuf;
 
@@ -85,6 +86,7 @@ pub fn run(command: Command, context: &Context) -> anyhow::Result<Exit> {
         Command::Actor(command) => actor::run(&command, context),
         Command::Sched(command) => sched::run(command, context),
         Command::Exp(command) => exp::run(&command, context),
+        Command::Trace(command) => trace::run(&command, context),
         Command::Soak(args) => soak::run(&args, context),
         Command::Domain => domain::run(),
         Command::CompileModule { arguments } => Ok(domain::compile(&arguments)),

@@ -1,0 +1,383 @@
+//! `osier trace`: what is in a trace, the same in another format, and a trace of a described workload.
+//!
+//! A trace is written whole or not at all: under a name of its own beside the one asked for, which it takes when it is
+//! complete and on the disk.
+
+mod show;
+
+use std::fs::File;
+use std::io::{BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use clap::{Args, Subcommand, ValueEnum};
+use osier_sim::trace::{
+    BlkEvent, Compression, Format, PAGE_BYTES, Paced, ReadOptions, Remap, Remapped, Speed, Summary, Target,
+    TraceReader, TraceWriter, WriteError, unpack,
+};
+use osier_sim::workload::{Merged, Workload};
+use osier_sim::{Nanos, Source};
+
+use super::Context;
+use crate::exit::{Exit, Failure};
+use crate::output;
+use crate::units::parse_bytes;
+
+/// The word for standard input.
+const STANDARD_INPUT: &str = "-";
+
+/// Examine, convert and make traces of requests
+#[derive(Debug, Subcommand)]
+pub enum TraceCommand {
+    /// Say what is in a trace
+    Info(InfoArgs),
+    /// Write a trace in another format
+    Convert(ConvertArgs),
+    /// Write the trace of a workload
+    Make(MakeArgs),
+    /// List the built-in workloads, or print one
+    Workloads {
+        /// The one to print
+        name: Option<String>,
+    },
+}
+
+/// How a trace is read.
+#[derive(Debug, Args)]
+pub struct ReadArgs {
+    /// The trace, also compressed by gzip or zstd; `-` is standard input
+    trace: String,
+    /// Its format, if it is not to be recognized by its content
+    #[arg(long, value_enum)]
+    format: Option<FormatArg>,
+    /// Stop at the first line that is malformed or not in the order of time
+    #[arg(long)]
+    strict: bool,
+    /// Which event of a blkparse trace is the request: queued (Q), issued to the device (D), completed (C)
+    #[arg(long, value_enum, ignore_case = true, default_value = "d")]
+    event: EventArg,
+    /// Take the instructions of a lackey trace for loads too
+    #[arg(long)]
+    instructions: bool,
+    /// The objects of an oracle-general trace are hashes or names, not numbers of 4 KiB pages
+    #[arg(long)]
+    hashed_objects: bool,
+}
+
+/// `osier trace info`
+#[derive(Debug, Args)]
+pub struct InfoArgs {
+    #[command(flatten)]
+    read: ReadArgs,
+}
+
+/// `osier trace convert`
+#[derive(Debug, Args)]
+pub struct ConvertArgs {
+    #[command(flatten)]
+    read: ReadArgs,
+    #[command(flatten)]
+    write: WriteArgs,
+    /// Bring addresses into this capacity
+    #[arg(long, value_name = "SIZE")]
+    capacity: Option<String>,
+    /// How: refuse what is beyond it, take addresses modulo it, or number 4 KiB pages by first use
+    #[arg(long, value_enum, default_value = "refuse", requires = "capacity")]
+    remap: RemapArg,
+    /// Multiply times by a whole number or a fraction, as in 10 or 1/10
+    #[arg(long, value_name = "FACTOR", value_parser = parse_factor)]
+    time_scale: Option<(u32, u32)>,
+    /// Give the requests times that are so far apart, whatever they have
+    #[arg(long, value_name = "N", conflicts_with = "time_scale")]
+    interval_ns: Option<u64>,
+}
+
+/// `osier trace make`
+#[derive(Debug, Args)]
+pub struct MakeArgs {
+    /// A built-in workload, or the path of a file
+    workload: String,
+    #[command(flatten)]
+    write: WriteArgs,
+    /// How long each request takes, for jobs that wait for completions
+    #[arg(long, value_name = "N")]
+    service_ns: Option<u64>,
+    /// Stop after so many requests
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    requests: Option<u64>,
+}
+
+/// Where a trace goes.
+#[derive(Debug, Args)]
+pub struct WriteArgs {
+    /// The file to write
+    out: PathBuf,
+    /// The format to write
+    #[arg(long, value_enum)]
+    to: TargetArg,
+    /// Replace the file if there is one
+    #[arg(long)]
+    overwrite: bool,
+}
+
+/// The library's names, as clap wants them.
+macro_rules! value_enum {
+    ($name:ident, $inner:ty, $word:expr) => {
+        #[doc = concat!("A [`", stringify!($inner), "`] by its name.")]
+        #[derive(Debug, Clone, Copy)]
+        pub struct $name($inner);
+
+        impl ValueEnum for $name {
+            fn value_variants<'a>() -> &'a [Self] {
+                const ALL: &[$name] = &{
+                    let mut all = [$name(<$inner>::ALL[0]); <$inner>::ALL.len()];
+                    let mut index = 0;
+                    while index < all.len() {
+                        all[index] = $name(<$inner>::ALL[index]);
+                        index += 1;
+                    }
+                    all
+                };
+                ALL
+            }
+
+            fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+                let word: fn($inner) -> &'static str = $word;
+                Some(clap::builder::PossibleValue::new(word(self.0)))
+            }
+        }
+    };
+}
+
+value_enum!(FormatArg, Format, Format::name);
+value_enum!(TargetArg, Target, Target::name);
+value_enum!(RemapArg, Remap, Remap::name);
+value_enum!(EventArg, BlkEvent, BlkEvent::letter);
+
+fn parse_factor(text: &str) -> Result<(u32, u32), String> {
+    let (numerator, denominator) = text.split_once('/').unwrap_or((text, "1"));
+    let numbers = numerator.parse().ok().zip(denominator.parse().ok());
+    let positive = numbers.filter(|(numerator, denominator)| *numerator > 0 && *denominator > 0);
+    positive.ok_or_else(|| format!("`{text}` is no factor: write a whole number or a fraction, as in 10 or 1/10"))
+}
+
+/// Does what was asked.
+///
+/// # Errors
+/// A trace or workload that is not understood, a format that cannot hold it, a file that cannot be written.
+pub fn run(command: &TraceCommand, context: &Context) -> Result<Exit> {
+    match command {
+        TraceCommand::Info(args) => info(args, context),
+        TraceCommand::Convert(args) => convert(args, context),
+        TraceCommand::Make(args) => make(args, context),
+        TraceCommand::Workloads { name } => workloads(name.as_deref(), context),
+    }
+}
+
+fn refuse(cause: impl std::fmt::Display) -> anyhow::Error {
+    Failure::new(Exit::BadInput, cause.to_string()).into()
+}
+
+type Bytes = Box<dyn Read>;
+
+impl ReadArgs {
+    /// The trace's name in errors.
+    fn name(&self) -> &str {
+        if self.trace == STANDARD_INPUT { "standard input" } else { &self.trace }
+    }
+
+    fn open(&self) -> Result<(Compression, TraceReader<Bytes>)> {
+        let failed = |cause: std::io::Error| refuse(format_args!("reading the trace {} failed: {cause}", self.name()));
+        let file: Bytes = if self.trace == STANDARD_INPUT {
+            Box::new(std::io::stdin())
+        } else {
+            Box::new(File::open(&self.trace).map_err(failed)?)
+        };
+        let (compression, bytes) = unpack(file).map_err(failed)?;
+        let options = ReadOptions {
+            strict: self.strict,
+            event: self.event.0,
+            instructions: self.instructions,
+            hashed_objects: self.hashed_objects,
+            ..ReadOptions::default()
+        };
+        let reader = TraceReader::new(bytes, self.format.map(|format| format.0), options);
+        Ok((compression, reader.map_err(|error| self.refuse(&error))?))
+    }
+
+    fn refuse(&self, error: &dyn std::fmt::Display) -> anyhow::Error {
+        refuse(format_args!("{}: {error}", self.name()))
+    }
+
+    /// Says on standard error which lines were left out.
+    fn warn(&self, reader: &TraceReader<Bytes>) {
+        let (counts, unit) = (reader.counts(), reader.format().unit());
+        for bad in &counts.shown {
+            eprintln!("osier: {}: {unit} {bad}", self.name());
+        }
+        if counts.bad() > counts.shown.len() as u64 {
+            eprintln!("osier: {}: {} {unit}s in all are bad and were left out", self.name(), counts.bad());
+        }
+    }
+}
+
+/// Everything that a source gives, one after the other. No completion is waited for, so time is that of the arrivals.
+fn each(source: &mut dyn Source, mut take: impl FnMut(&osier_sim::Request) -> Result<()>) -> Result<()> {
+    let mut now = Nanos::ZERO;
+    while let Some(request) = source.next(now) {
+        let request = request.map_err(refuse)?;
+        now = request.at;
+        take(&request)?;
+    }
+    Ok(())
+}
+
+fn info(args: &InfoArgs, context: &Context) -> Result<Exit> {
+    let (compression, mut reader) = args.read.open()?;
+    let mut summary = Summary::default();
+    each(&mut reader, |request| {
+        summary.add(request);
+        Ok(())
+    })
+    .map_err(|error| args.read.refuse(&error))?;
+    let shown = show::Shown { compression, format: reader.format(), counts: reader.counts(), summary: &summary };
+    if context.json {
+        output::print_json(&shown.to_json())?;
+    } else {
+        output::print(&shown.to_text())?;
+    }
+    Ok(Exit::Ok)
+}
+
+fn convert(args: &ConvertArgs, context: &Context) -> Result<Exit> {
+    let (_, mut reader) = args.read.open()?;
+    let is_timed = reader.format().is_timed() || args.interval_ns.is_some();
+    if args.write.to.0.is_timed() && !is_timed {
+        let (from, to) = (reader.format().name(), args.write.to.0.name());
+        let text = format!("a `{from}` trace has no times, and `{to}` needs them; give --interval-ns");
+        return Err(args.read.refuse(&text));
+    }
+    let speed = match (args.interval_ns, args.time_scale) {
+        (Some(interval_ns), _) => Speed::Every { interval_ns },
+        (None, Some((numerator, denominator))) => Speed::Scaled { numerator, denominator },
+        (None, None) => Speed::Scaled { numerator: 1, denominator: 1 },
+    };
+    let written = {
+        let paced = Paced::new(&mut reader, speed);
+        match &args.capacity {
+            None => args.write.write(paced, None),
+            Some(capacity) => {
+                let bytes = parse_bytes(capacity).map_err(refuse)?;
+                let remapped = Remapped::new(paced, args.remap.0, bytes, PAGE_BYTES).map_err(refuse)?;
+                args.write.write(remapped, None)
+            }
+        }
+    };
+    let written = written.with_context(|| format!("converting {}", args.read.name()))?;
+    args.read.warn(&reader);
+    args.write.report(written, reader.counts().bad(), context)
+}
+
+fn make(args: &MakeArgs, context: &Context) -> Result<Exit> {
+    let workload = find_workload(&args.workload)?;
+    let merged = Merged::new(&workload, args.service_ns);
+    let merged = merged.map_err(|error| refuse(format_args!("{error} with --service-ns")))?;
+    let written = args.write.write(merged, args.requests)?;
+    args.write.report(written, 0, context)
+}
+
+/// A workload by its name, or that of a file by its path. A word with a `/` in it, or that ends in `.toml`, is a path.
+fn find_workload(word: &str) -> Result<Workload> {
+    if !word.contains('/') && !word.ends_with(".toml") {
+        return Workload::built_in(word).map_err(refuse);
+    }
+    let read = std::fs::read_to_string(word);
+    let text =
+        read.map_err(|cause| refuse(format_args!("reading the workload {word} failed: {cause}; name another file")))?;
+    Workload::parse(word, &text).map_err(refuse)
+}
+
+fn workloads(name: Option<&str>, context: &Context) -> Result<Exit> {
+    if let Some(name) = name {
+        Workload::built_in(name).map_err(refuse)?;
+        output::print(Workload::built_in_text(name).unwrap_or_default())?;
+        return Ok(Exit::Ok);
+    }
+    let mut table = output::Table::new(&["WORKLOAD", "WHAT IT IS"]);
+    let mut list = Vec::new();
+    for name in Workload::built_in_names() {
+        let description = Workload::built_in(name).map_err(refuse)?.description;
+        list.push(serde_json::json!({ "name": name, "description": description }));
+        table.row(vec![name.to_owned(), description]);
+    }
+    if context.json {
+        output::print_json(&list)?
+    } else {
+        output::print(&table.text())?
+    }
+    Ok(Exit::Ok)
+}
+
+impl WriteArgs {
+    /// Writes all requests, or `most`, and gives back how many.
+    fn write(&self, mut source: impl Source, most: Option<u64>) -> Result<u64> {
+        if !self.overwrite && self.out.exists() {
+            let text = format!("{} exists already; name another file, or give --overwrite", self.out.display());
+            return Err(refuse(text));
+        }
+        let failed = || format!("writing the trace {}", self.out.display());
+        let directory = self.out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let file = tempfile::Builder::new().prefix(".osier-trace-").tempfile_in(directory).with_context(failed)?;
+        let mut writer = TraceWriter::new(BufWriter::new(file), self.to.0);
+        let (mut now, mut written) = (Nanos::ZERO, 0);
+        while most != Some(written) {
+            let Some(request) = source.next(now) else { break };
+            let request = request.map_err(refuse)?;
+            now = request.at;
+            writer.write(&request).map_err(|error| self.failure(error))?;
+            written += 1;
+        }
+        let buffer = writer.finish().map_err(|error| self.failure(error))?;
+        let mut file = buffer.into_inner().map_err(|error| self.failure(error.into_error().into()))?;
+        file.flush().and_then(|()| file.as_file().sync_all()).map_err(|cause| self.failure(cause.into()))?;
+        readable_by_all(file.as_file());
+        let kept = if self.overwrite { file.persist(&self.out) } else { file.persist_noclobber(&self.out) };
+        kept.map_err(|error| error.error).with_context(failed)?;
+        Ok(written)
+    }
+
+    /// What a failed writer means: a full disk, or a request that the format cannot hold.
+    fn failure(&self, error: WriteError) -> anyhow::Error {
+        match error {
+            WriteError::Io(cause) if osier_image::is_no_space(&cause) => {
+                let text = format!("writing {} failed: {cause}; free some space", self.out.display());
+                Failure::new(Exit::NoSpace, text).into()
+            }
+            WriteError::Io(cause) => anyhow::Error::new(cause).context(format!("writing {}", self.out.display())),
+            other => refuse(other),
+        }
+    }
+
+    fn report(&self, written: u64, left_out: u64, context: &Context) -> Result<Exit> {
+        let (path, format, loses) = (self.out.display().to_string(), self.to.0.name(), self.to.0.loses());
+        if context.json {
+            let figures = serde_json::json!({
+                "file": path, "format": format, "requests": written, "bad_lines": left_out, "loses": loses,
+            });
+            output::print_json(&figures)?;
+        } else {
+            let left_out = if left_out > 0 { format!(", {left_out} bad lines left out") } else { String::new() };
+            output::print(&format!("wrote {written} requests to {path}{left_out} ({format}: {loses})\n"))?;
+        }
+        Ok(Exit::Ok)
+    }
+}
+
+/// A temporary file is for its owner alone; a trace is an ordinary file. What the file system does not let be changed
+/// is no reason to lose the trace.
+fn readable_by_all(file: &File) {
+    use std::os::unix::fs::PermissionsExt;
+    if let Err(cause) = file.set_permissions(std::fs::Permissions::from_mode(0o644)) {
+        tracing::warn!("the trace stays readable by its owner alone: {cause}");
+    }
+}
