@@ -143,11 +143,12 @@ impl Run {
     fn next(&mut self, start: Nanos, now: Nanos) -> Step {
         let end = self.duration_ns.map(|duration| start.saturating_add(duration));
         let due = match self.arrivals {
-            Arrivals::Closed { .. } => now,
+            // Of an open loop before it the last arrival may be earlier than its end.
+            Arrivals::Closed { .. } => now.max(start),
             _ => self.arrival(start),
         };
         if let Some(end) = end.filter(|end| due >= *end) {
-            return Step::Over(if self.is_closed() { now } else { end });
+            return Step::Over(if self.is_closed() { due } else { end });
         }
         let op = self.draw_op();
         let (address, bytes) = if op == Op::Flush { (0, 0) } else { self.draw_place() };
@@ -155,7 +156,7 @@ impl Run {
         self.bytes += u64::from(bytes);
         self.draw_gap();
         let at = match self.arrivals {
-            Arrivals::Closed { think_ns, .. } => now.saturating_add(think_ns),
+            Arrivals::Closed { think_ns, .. } => due.saturating_add(think_ns),
             _ => due,
         };
         let last = (self.requests == Some(self.taken)).then(|| if self.is_closed() { at } else { self.arrival(start) });
