@@ -74,9 +74,9 @@ pub trait Source {
     /// How the next request is to be taken.
     fn pace(&self) -> Pace;
 
-    /// The next request, or nothing at the end. `now` is the time at which it is taken: in a closed loop, when there was
-    /// room for it. It does not arrive before. After an error there is nothing more, and what came before it is not the
-    /// whole.
+    /// The next request, or nothing at the end. `now` is the time at which it is taken: in a closed loop, when there
+    /// was room for it. It does not arrive before. After an error there is nothing more, and what came before it is
+    /// not the whole.
     fn next(&mut self, now: Nanos) -> Option<Result<Request, TraceError>>;
 
     /// How many requests there will be in all, as far as it is known, for a progress bar.

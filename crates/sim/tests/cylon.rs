@@ -1,5 +1,6 @@
-//! The built-in workloads of Cylon beside the hit rates that its Table 3 has for them (FAST 2026, section 5.6), with both
-//! the cache and the working set a thousandth as large. The working sets follow from the table; this shows that they do.
+//! The built-in workloads of Cylon beside the hit rates that its Table 3 has for them (FAST 2026, section 5.6), with
+//! both the cache and the working set a thousandth as large. The working sets follow from the table; this shows that
+//! they do.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use osier_cache::{CacheConfig, SetIndex, WriteMode, replay};
@@ -58,8 +59,8 @@ fn the_hit_rates_of_cylons_table_3_come_out() {
             let measured = pages.len() - warm_up;
             let missed = misses(&pages) - misses(&pages[..warm_up]);
             let percent = 100.0 * (1.0 - missed as f64 / measured as f64);
-            // Sequential loads of lines hit 63 times of 64, 98.4%; the table has 97, in which more than the pattern shows.
-            // LIFO keeps a random working set as well as any; the table has three percent less.
+            // Sequential loads of lines hit 63 times of 64, 98.4%; the table has 97, in which more than the pattern
+            // shows. LIFO keeps a random working set as well as any; the table has three percent less.
             let tolerance = if published == 97 || published == 21 { 4.0 } else { 1.0 };
             let off = (percent - published as f64).abs();
             assert!(off < tolerance, "{name}, {policy}: {percent:.1}% hit, published are {published}%");

@@ -1,5 +1,5 @@
-//! The text that blkparse prints by default (blktrace, `blkparse_fmt.c`): `major,minor cpu sequence seconds.nanoseconds pid
-//! action rwbs sector + sectors [command]`.
+//! The text that blkparse prints by default (blktrace, `blkparse_fmt.c`): `major,minor cpu sequence
+//! seconds.nanoseconds pid action rwbs sector + sectors [command]`.
 //!
 //! One request of a program gives several events. [`BlkEvent`] says which of them is *the* request; all others are
 //! skipped, and so are the sums that blkparse prints at the end.

@@ -210,7 +210,7 @@ pub enum TraceError {
         /// As what it was read.
         format: Format,
         /// The line.
-        bad: BadLine,
+        bad: Box<BadLine>,
     },
     /// Too many bad lines.
     #[error(
@@ -227,7 +227,7 @@ pub enum TraceError {
         /// What the bad ones look like, if it is a known format.
         looks_like: Option<Format>,
         /// The first of them.
-        first: BadLine,
+        first: Box<BadLine>,
     },
     /// An address that the device does not have.
     #[error(

@@ -61,7 +61,7 @@ pub(super) fn is_empty(line: &[u8]) -> bool {
 }
 
 /// A field that is there.
-pub(super) fn required<'a>(field: Option<&'a [u8]>) -> Result<&'a [u8], Fault> {
+pub(super) fn required(field: Option<&[u8]>) -> Result<&[u8], Fault> {
     field.ok_or(Fault::Fields)
 }
 

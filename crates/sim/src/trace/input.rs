@@ -73,6 +73,7 @@ impl<R: Read> Input<R> {
     }
 
     /// A record of this many bytes; fewer if the input ends within it.
+    #[inline]
     pub(super) fn record(&mut self, bytes: usize) -> Result<Option<Range<usize>>> {
         while self.end - self.start < bytes && !self.ended {
             self.fill()?;

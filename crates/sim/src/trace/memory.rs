@@ -1,7 +1,8 @@
 //! Traces of loads and stores. None of them has times: each access comes when the one before it is done.
 //!
 //! - *mem*: `R` or `W`, an address, and optionally a size; `#` begins a comment;
-//! - *lackey*: what `valgrind --tool=lackey --trace-mem=yes` prints (valgrind's `lk_main.c`): ` L`, ` S`, ` M` (a load and a
+//! - *lackey*: what `valgrind --tool=lackey --trace-mem=yes` prints (valgrind's `lk_main.c`): ` L`, ` S`, ` M` (a
+//!   load and a
 //!   store) or `I ` (an instruction), a hexadecimal address, a comma and a size;
 //! - *mem-binary*: addresses alone, u64 little-endian, each a load.
 

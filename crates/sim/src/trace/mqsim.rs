@@ -1,5 +1,5 @@
-//! MQSim's ASCII traces (`src/host/ASCII_Trace_Definition.h` in CMU-SAFARI/MQSim): arrival in nanoseconds, device, first
-//! sector, sectors, and 0 for a write or 1 for a read.
+//! MQSim's ASCII traces (`src/host/ASCII_Trace_Definition.h` in CMU-SAFARI/MQSim): arrival in nanoseconds, device,
+//! first sector, sectors, and 0 for a write or 1 for a read.
 
 use super::counts::Fault;
 use super::fields::{Fields, decimal, required, sector_address, sector_bytes};

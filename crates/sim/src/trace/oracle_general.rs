@@ -1,6 +1,6 @@
-//! libCacheSim's binary format `oracleGeneral` (`oracleGeneralBin.h` in 1a1a11a/libCacheSim): records of 24 bytes, packed
-//! and little-endian: time in seconds (u32), object (u64), size in bytes (u32), and the number of the next request for
-//! the object, counted from 1 (i64; −1, or the largest number, for never).
+//! libCacheSim's binary format `oracleGeneral` (`oracleGeneralBin.h` in 1a1a11a/libCacheSim): records of 24 bytes,
+//! packed and little-endian: time in seconds (u32), object (u64), size in bytes (u32), and the number of the next
+//! request for the object, counted from 1 (i64; −1, or the largest number, for never).
 //!
 //! There is no operation in it, so every request is a read. The next use is not handed on: whoever wants Belady's
 //! optimum computes it from the requests, which is also right when addresses were mapped to others.
@@ -60,6 +60,7 @@ pub(super) struct Objects {
     pub(super) numbers: Option<PageNumbers>,
 }
 
+#[inline]
 pub(super) fn parse(bytes: &[u8], objects: &mut Objects) -> Result<Parsed, Fault> {
     let bytes = <&[u8; RECORD_BYTES]>::try_from(bytes).map_err(|_| Fault::Truncated)?;
     let record = Record::from_bytes(bytes);

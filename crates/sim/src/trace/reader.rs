@@ -143,10 +143,8 @@ pub(super) struct Tenants {
 
 impl Tenants {
     pub(super) fn number(&mut self, name: &[u8]) -> Result<u16, Fault> {
-        if let Some((last, number)) = &self.last {
-            if last == name {
-                return Ok(*number);
-            }
+        if let Some((_, number)) = self.last.as_ref().filter(|(last, _)| last == name) {
+            return Ok(*number);
         }
         let new = u16::try_from(self.known.len());
         let number = match self.known.get(name) {
@@ -164,6 +162,8 @@ impl Tenants {
 pub struct TraceReader<R> {
     input: Input<R>,
     format: Format,
+    is_timed: bool,
+    record_bytes: Option<usize>,
     options: ReadOptions,
     tenants: Tenants,
     objects: Objects,
@@ -198,6 +198,8 @@ impl<R: Read> TraceReader<R> {
         Ok(TraceReader {
             input,
             format,
+            is_timed: format.is_timed(),
+            record_bytes: format.record_bytes(),
             options,
             tenants: Tenants::default(),
             objects: Objects { bytes: options.object_bytes.into(), numbers },
@@ -224,7 +226,7 @@ impl<R: Read> TraceReader<R> {
     }
 
     fn advance(&mut self, now: Nanos) -> Result<Option<Request>, TraceError> {
-        if !self.format.is_timed() {
+        if !self.is_timed {
             return Ok(self.read()?.map(|request| Request { at: now, ..request }));
         }
         while !self.input_ended && self.window.len() <= SORT_WINDOW {
@@ -256,12 +258,12 @@ impl<R: Read> TraceReader<R> {
             return Ok(Some(second));
         }
         loop {
-            let unit = match self.format.record_bytes() {
+            let unit = match self.record_bytes {
                 Some(bytes) => self.input.record(bytes).map(|record| record.map(Line::Whole)),
                 None => self.input.line(),
             };
-            let (format, number) = (self.format, self.counts.lines);
-            let Some(unit) = unit.map_err(|cause| TraceError::Read { format, number, cause })? else {
+            let read = |cause| TraceError::Read { format: self.format, number: self.counts.lines, cause };
+            let Some(unit) = unit.map_err(read)? else {
                 return self.end();
             };
             self.counts.lines += 1;
@@ -309,7 +311,7 @@ impl<R: Read> TraceReader<R> {
             return Err(Fault::ZeroLength);
         }
         request.address.checked_add(request.bytes.into()).ok_or(Fault::BeyondAddresses)?;
-        if !self.format.is_timed() {
+        if !self.is_timed {
             return Ok(());
         }
         let newest = self.window.back().map_or(self.handed_on, |last| last.at);
@@ -322,7 +324,7 @@ impl<R: Read> TraceReader<R> {
     fn fault(&mut self, fault: Fault, range: Range<usize>) -> Result<(), TraceError> {
         let line = self.input.bytes(range);
         if self.options.strict {
-            let bad = BadLine::new(self.counts.lines, fault, line);
+            let bad = Box::new(BadLine::new(self.counts.lines, fault, line));
             return Err(TraceError::Bad { format: self.format, bad });
         }
         self.counts.add_fault(fault, line);
@@ -345,7 +347,7 @@ impl<R: Read> TraceReader<R> {
             bad: self.counts.bad(),
             of: self.counts.lines,
             looks_like: detect(texts.join("\n").as_bytes(), true).filter(|other| *other != self.format),
-            first: first.clone(),
+            first: Box::new(first.clone()),
         })
     }
 }
@@ -353,7 +355,7 @@ impl<R: Read> TraceReader<R> {
 impl<R: Read> Source for TraceReader<R> {
     /// A trace without times is a program that waits for each access.
     fn pace(&self) -> Pace {
-        if self.format.is_timed() { Pace::Open } else { Pace::Closed { depth: 1 } }
+        if self.is_timed { Pace::Open } else { Pace::Closed { depth: 1 } }
     }
 
     fn next(&mut self, now: Nanos) -> Option<Result<Request, TraceError>> {

@@ -14,8 +14,8 @@ pub enum Remap {
     /// The address modulo the capacity. Distances within the capacity stay what they are; what lies a capacity apart
     /// falls together.
     Modulo,
-    /// Each page gets the next free place when it is first asked for. Nothing falls together, and the pages that are used
-    /// lie side by side; pages that were neighbours may not be.
+    /// Each page gets the next free place when it is first asked for. Nothing falls together, and the pages that are
+    /// used lie side by side; pages that were neighbours may not be.
     Compact,
 }
 
@@ -42,8 +42,8 @@ pub struct RemapError {
     page_bytes: u32,
 }
 
-/// A source whose addresses are all within a capacity. A request that does not stay in one piece comes as several, of the
-/// same time and tenant.
+/// A source whose addresses are all within a capacity. A request that does not stay in one piece comes as several, of
+/// the same time and tenant.
 #[derive(Debug)]
 pub struct Remapped<S> {
     source: S,

@@ -1,7 +1,7 @@
 //! Writes requests as a trace.
 //!
-//! No format holds all that a request is. What one cannot say is refused where the replay would be another one (a trim in a
-//! format of reads and writes), and given up where it is only coarser; [`Target::loses`] says what.
+//! No format holds all that a request is. What one cannot say is refused where the replay would be another one (a
+//! trim in a format of reads and writes), and given up where it is only coarser; [`Target::loses`] says what.
 
 use std::io::{self, Write};
 

@@ -133,8 +133,8 @@ pub enum Pattern {
         /// Its standard deviation, in thousandths of the range.
         deviation_permille: u32,
     },
-    /// The self-similar distribution (Gray et al., SIGMOD 1994), which fio calls `pareto`: of any part of the range, its
-    /// first `h` has `1 - h` of the requests to it.
+    /// The self-similar distribution (Gray et al., SIGMOD 1994), which fio calls `pareto`: of any part of the range,
+    /// its first `h` has `1 - h` of the requests to it.
     Pareto {
         /// `h`, in thousandths: 200 is the rule of 80 to 20.
         skew_permille: u32,

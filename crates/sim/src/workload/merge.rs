@@ -62,10 +62,9 @@ impl Merged {
         let now = self.events.now();
         let running = &mut self.jobs[job];
         loop {
-            if let Pace::Closed { depth } = running.job.pace() {
-                if running.under_way >= depth.into() {
-                    return;
-                }
+            let is_full = |depth: u32| running.under_way >= depth.into();
+            if matches!(running.job.pace(), Pace::Closed { depth } if is_full(depth)) {
+                return;
             }
             // A job makes its requests itself and cannot fail.
             let Some(Ok(request)) = running.job.next(now) else { return };

@@ -1,8 +1,8 @@
 //! Synthetic workloads: requests made of a description.
 //!
-//! A [`Workload`] has jobs that run at the same time, each a tenant of its own; a job has phases that follow each other; a
-//! phase says where its requests go, what they do, how large they are and when they come. `docs/workloads.md` explains
-//! each key, with an example of each pattern.
+//! A [`Workload`] has jobs that run at the same time, each a tenant of its own; a job has phases that follow each
+//! other; a phase says where its requests go, what they do, how large they are and when they come.
+//! `docs/workloads.md` explains each key, with an example of each pattern.
 //!
 //! - [`Workload::jobs`] gives a [`Job`] each, which a driver paces by itself;
 //! - [`Merged`] runs all jobs into one, by the time of arrival.

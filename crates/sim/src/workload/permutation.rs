@@ -44,8 +44,8 @@ impl Permutation {
     pub fn apply(&self, number: u64) -> u64 {
         assert!(number < self.len, "{number} is not below {}", self.len);
         let mut place = self.network(number);
-        // The network is a permutation, so the walk comes back to `number` at the latest; on average it has at most four
-        // steps, because the network is over less than four times `len`.
+        // The network is a permutation, so the walk comes back to `number` at the latest; on average it has at most
+        // four steps, because the network is over less than four times `len`.
         while place >= self.len {
             place = self.network(place);
         }

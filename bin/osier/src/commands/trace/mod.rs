@@ -281,7 +281,7 @@ fn convert(args: &ConvertArgs, context: &Context) -> Result<Exit> {
 fn make(args: &MakeArgs, context: &Context) -> Result<Exit> {
     let workload = find_workload(&args.workload)?;
     let merged = Merged::new(&workload, args.service_ns);
-    let merged = merged.map_err(|error| refuse(format_args!("{error} with --service-ns")))?;
+    let merged = merged.map_err(|error| refuse(format_args!("{error} (--service-ns)")))?;
     let written = args.write.write(merged, args.requests)?;
     args.write.report(written, 0, context)
 }
