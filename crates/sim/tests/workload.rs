@@ -374,6 +374,21 @@ fn a_closed_loop_keeps_its_depth_and_its_think_time() {
 }
 
 #[test]
+fn a_closed_phase_and_an_open_one_keep_their_own_pace_behind_each_other() {
+    let closed = description("\"uniform\"", 100, 10).replace("depth = 1", "depth = 5, think_ns = 30");
+    let phase = closed[closed.find("[[job.phase]]").unwrap()..].to_owned();
+    let open =
+        phase.replace("{ closed = { depth = 5, think_ns = 30 } }", "{ fixed = { requests_per_second = 1_000_000 } }");
+    let workload = parse(&format!("{closed}{}{phase}", open.replace("requests = 10\n", "duration_ns = 2500\n")));
+    let mut merged = Merged::new(&workload, Some(200)).unwrap();
+    let times: Vec<u64> = std::iter::from_fn(|| merged.next(Nanos::ZERO)).map(|r| r.unwrap().at.0).collect();
+    // Five at 30, five at 260 when these are done; an open phase from there to 2760; behind it twice five again.
+    assert_eq!(times[..10], [[30; 5], [260; 5]].concat());
+    assert_eq!(times[10..13], [260, 1260, 2260]);
+    assert_eq!(times[13..], [[2790; 5], [3020; 5]].concat());
+}
+
+#[test]
 fn phases_follow_each_other_without_a_gap() {
     let mut text = description("\"uniform\"", 10, 5)
         .replace("{ closed = { depth = 1 } }", "{ fixed = { requests_per_second = 10_000_000 } }");
