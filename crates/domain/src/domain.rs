@@ -23,7 +23,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::message::{FLAG_QUERY, Kind, Message, Opcode, Request};
-use crate::migrate::{self, Checkpoint, GLOBALS_MAX, OwnerRecord, Partial, Resolution};
+use crate::migrate::{self, Checkpoint, CheckpointError, GLOBALS_MAX, OwnerRecord, Partial, Resolution};
 use crate::plan::{ActorId, Direction, Plan, Side, SlotId, StreamId, Tag};
 use crate::{Nanos, STREAMS_MAX, Status};
 
@@ -173,6 +173,8 @@ pub trait Env {
     fn note_failure(&mut self, request: &Request);
     /// An actor has arrived, in the middle of a request or between two.
     fn adopted(&mut self, _actor: ActorId, _mid_request: bool) {}
+    /// A checkpoint could not be used, and goes back to where it came from.
+    fn refused(&mut self, _actor: ActorId, _error: CheckpointError) {}
     /// A named point was passed.
     fn at(&mut self, _step: Step, _actor: Option<ActorId>) {}
 }
@@ -564,7 +566,10 @@ impl Domain {
                 }
             }
             Ok(None) => {}
-            Err(_) => self.refuse(actor, generation, env),
+            Err(error) => {
+                env.refused(actor, error);
+                self.refuse(actor, generation, env);
+            }
         }
     }
 

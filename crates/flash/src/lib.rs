@@ -66,7 +66,7 @@ mod write;
 
 pub use codec::{ExtentKind, extent_footprint};
 pub use error::{Backpressure, FtlError, ReadRefused};
-pub use ftl::{Extent, Ftl, FtlEvent, FtlParams, Location, Piece, PieceKind};
+pub use ftl::{Extent, Ftl, FtlEvent, FtlParams, LiveExtent, Location, Piece, PieceKind};
 pub use geometry::{Geometry, GeometryError};
 pub use media::{MediaError, MediaOp, MediaOpKind, MediaResult};
 pub use nand::{Timing, TimingError};

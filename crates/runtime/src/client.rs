@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use osier_actor::Arena;
-use osier_domain::arena::{BLOB_OFFSET, Buffer, SLOT_FREE, SLOT_SUBMITTED, Unit};
+use osier_domain::arena::{BLOB_OFFSET, Buffer, Layout, SLOT_FREE, SLOT_SUBMITTED, Unit};
 use osier_domain::message::Request;
 use osier_domain::{Descriptor, Kind, Message, Opcode, STREAMS_MAX, SlotId, Status, StreamId, Tag};
 use osier_flash::{BLOCK_BYTES, Nanos};
@@ -276,12 +276,23 @@ pub fn note_failure(arena: &Arena, slot: SlotId, status: Status) {
     set_state(arena, slot, SLOT_FAILED | u64::from(status.0) << 16);
 }
 
-/// The request of a slot, if its bytes are one.
 fn submitted(arena: &Arena, slot: SlotId) -> Option<Request> {
-    match Message::decode(&arena.request(slot))?.kind {
-        Kind::Request(request) if request.descriptor.slot == slot => Some(request),
-        _ => None,
-    }
+    request_of(&arena.request(slot), slot, arena.layout())
+}
+
+/// The request that a slot's words hold, if they are one that a client can have put there.
+pub fn request_of(words: &[u64; 8], slot: SlotId, layout: &Layout) -> Option<Request> {
+    let Kind::Request(request) = Message::decode(words)?.kind else { return None };
+    let descriptor = &request.descriptor;
+    let is_placed = descriptor.slot == slot && usize::from(request.stream.0) < STREAMS_MAX && request.sequence > 0;
+    let has_bytes = matches!(descriptor.opcode, Opcode::Write | Opcode::Passthrough | Opcode::Read);
+    let fits = !has_bytes || (1..=layout.request_blocks_max).contains(&descriptor.blocks);
+    let units = match descriptor.opcode {
+        Opcode::Write | Opcode::Passthrough => descriptor.blocks.div_ceil(u32::from(descriptor.unit_blocks)),
+        Opcode::Read | Opcode::Trim | Opcode::Flush => 0,
+    };
+    let is_cut = u32::from(descriptor.units) == units && descriptor.unit_blocks <= layout.unit_blocks;
+    (is_placed && fits && is_cut).then_some(request)
 }
 
 impl Left {
@@ -290,5 +301,57 @@ impl Left {
         match self {
             Left::Submitted(request) | Left::Failed(request) => request,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_that_no_client_can_have_filled_holds_no_request() {
+        let layout = Layout { slots: 4, request_blocks_max: 16, unit_blocks: 4 };
+        let descriptor = Descriptor {
+            opcode: Opcode::Write,
+            unit_blocks: 4,
+            flags: 0,
+            tag: Tag(7),
+            slot: SlotId(2),
+            units: 3,
+            blocks: 10,
+            slba: 5,
+            output_bytes: 0,
+            state_handle: 0,
+        };
+        let request = Request {
+            descriptor,
+            stream: StreamId(15),
+            sequence: 1,
+            visited: 0,
+            status: Status::SUCCESS,
+            fetched: false,
+            output: 0,
+        };
+        let read =
+            |request: Request| request_of(&Message { kind: Kind::Request(request) }.encode(), SlotId(2), &layout);
+        assert_eq!(read(request), Some(request));
+        let with = |change: &dyn Fn(&mut Descriptor)| {
+            let mut descriptor = descriptor;
+            change(&mut descriptor);
+            read(Request { descriptor, ..request })
+        };
+        let impossible = [
+            read(Request { stream: StreamId(16), ..request }),
+            read(Request { sequence: 0, ..request }),
+            with(&|d| d.slot = SlotId(1)),
+            with(&|d| d.units = 4),
+            with(&|d| (d.blocks, d.units) = (17, 5)),
+            with(&|d| (d.blocks, d.units) = (0, 0)),
+            with(&|d| (d.unit_blocks, d.units) = (16, 1)),
+            with(&|d| d.opcode = Opcode::Read),
+        ];
+        assert!(impossible.iter().all(Option::is_none), "{impossible:?}");
+        let trim = with(&|d| (d.opcode, d.blocks, d.units) = (Opcode::Trim, 1 << 20, 0));
+        assert!(trim.is_some(), "a trim has no bytes in its slot");
     }
 }

@@ -35,7 +35,7 @@ pub fn run(bootstrap: &Bootstrap, emit: &mut dyn FnMut(&Event)) -> Result<(), Ru
     host.recover(bootstrap.epoch)?;
     emit(&Event::Serving { at_ns: clock::now().0 });
     while !host.control().stopping() {
-        host.turn(emit)?;
+        host.turn(emit);
     }
     Ok(())
 }
@@ -151,10 +151,10 @@ impl Host {
         &self.setup.control
     }
 
-    fn turn(&mut self, emit: &mut dyn FnMut(&Event)) -> Result<(), RuntimeError> {
+    fn turn(&mut self, emit: &mut dyn FnMut(&Event)) {
         if self.control().epoch() != self.epoch {
             self.park();
-            return Ok(());
+            return;
         }
         let now = clock::now();
         // An actor that arrives has to wait for the longest of what is done between two looks at the ring.
@@ -165,7 +165,7 @@ impl Host {
         self.force(now);
         busy |= self.link.dispatch(&mut self.domain);
         if now >= self.next_tick {
-            self.tick(now)?;
+            self.tick(now);
         }
         if now >= self.next_progress {
             self.next_progress = Nanos(now.0 + PROGRESS_NS);
@@ -175,7 +175,6 @@ impl Host {
         if !busy {
             self.wait(now);
         }
-        Ok(())
     }
 
     /// Messages in, at most one chunk of each actor, messages out.
@@ -229,25 +228,25 @@ impl Host {
     }
 
     /// One epoch of the scheduler.
-    fn tick(&mut self, now: Nanos) -> Result<(), RuntimeError> {
+    fn tick(&mut self, now: Nanos) {
         self.next_tick = Nanos(now.0 + self.setup.profile.scheduler.epoch_ms * 1_000_000);
         let sample = self.sampler.sample(now, &self.setup, &self.machine, &mut self.link);
         self.command(now);
         if self.placement != Placement::Adaptive || self.forced.is_some() || self.control().policy_off() {
-            return self.sampler.note(&sample, None);
+            self.sampler.note(&sample, None);
+            return;
         }
         let decision = self.policy.decide(&sample);
-        self.sampler.note(&sample, Some(&decision))?;
+        self.sampler.note(&sample, Some(&decision));
         if let Err(error) = decision.check(self.policy.name(), &sample) {
             tracing::warn!(%error, "the decision is not carried out");
-            return Ok(());
+            return;
         }
         self.pacer.set_rate(now, decision.rate_permille);
         self.setup.control.set_rate_permille(u64::from(decision.rate_permille));
         for each in &decision.moves {
             self.move_actor(each.actor, each.to);
         }
-        Ok(())
     }
 
     /// Gives an actor to `to`, or asks the device to.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use osier_actor::{Arena, Runner};
 use osier_device::{Compute, Engine};
 use osier_domain::message::Request;
-use osier_domain::migrate::GLOBALS_MAX;
+use osier_domain::migrate::{CheckpointError, GLOBALS_MAX};
 use osier_domain::{ActorId, Call, Direction, Env, Nanos, Outcome, OwnerRecord, STREAMS_MAX, Side, Status, Step, Tag};
 
 use crate::bootstrap::Crash;
@@ -163,6 +163,10 @@ impl Env for Turn<'_> {
 
     fn adopted(&mut self, actor: ActorId, mid_request: bool) {
         self.machine.control.stamp(actor, Stamp::MidRequest, u64::from(mid_request));
+    }
+
+    fn refused(&mut self, actor: ActorId, error: CheckpointError) {
+        tracing::error!(actor = actor.0, %error, "an actor could not be taken over; stop the device and check it");
     }
 
     fn at(&mut self, step: Step, actor: Option<ActorId>) {

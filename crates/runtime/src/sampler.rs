@@ -17,7 +17,7 @@ use crate::setup::Setup;
 
 /// Takes samples, and writes them down if somebody wants to replay them.
 pub struct Sampler {
-    out: Option<BufWriter<File>>,
+    out: Option<(PathBuf, BufWriter<File>)>,
     sources: Sources,
     last_turn: Nanos,
     was_busy: bool,
@@ -126,14 +126,13 @@ impl Sampler {
         let out = match record {
             None => None,
             Some(path) => {
-                let file = File::create(path)
-                    .map_err(|source| RuntimeError::System { what: "create the file for the samples", source })?;
-                let mut out = BufWriter::new(file);
+                let failed = |source| RuntimeError::Record { path: path.to_owned(), source };
+                let mut out = BufWriter::new(File::create(path).map_err(failed)?);
                 let profile = &setup.profile;
                 let epoch_ms = profile.scheduler.epoch_ms as u32;
                 let header = Header::new(&profile.device.name, policy, epoch_ms, profile.scale.thermal_time);
-                write_line(&mut out, &encode_header(&header))?;
-                Some(out)
+                out.write_all(encode_header(&header).as_bytes()).map_err(failed)?;
+                Some((path.to_owned(), out))
             }
         };
         Ok(Sampler {
@@ -188,11 +187,14 @@ impl Sampler {
         sample
     }
 
-    /// Writes a sample down with what was decided on it, if somebody wants that.
-    pub fn note(&mut self, sample: &Sample, decision: Option<&Decision>) -> Result<(), RuntimeError> {
-        match &mut self.out {
-            Some(out) => write_line(out, &encode_sample(sample, decision)),
-            None => Ok(()),
+    /// Writes a sample down with what was decided on it, if somebody wants that. A file that takes no more ends the
+    /// recording, not the traffic.
+    pub fn note(&mut self, sample: &Sample, decision: Option<&Decision>) {
+        let Some((path, out)) = &mut self.out else { return };
+        if let Err(source) = out.write_all(encode_sample(sample, decision).as_bytes()) {
+            let error = RuntimeError::Record { path: path.clone(), source };
+            tracing::error!(%error, "the recording ends here; the device goes on");
+            self.out = None;
         }
     }
 
@@ -224,10 +226,6 @@ impl Sampler {
         }
         views
     }
-}
-
-fn write_line(out: &mut BufWriter<File>, line: &str) -> Result<(), RuntimeError> {
-    out.write_all(line.as_bytes()).map_err(|source| RuntimeError::System { what: "write a sample", source })
 }
 
 #[cfg(test)]

@@ -162,7 +162,7 @@ impl Session {
 
     fn recover(&mut self, dead: Side) -> Result<(), RuntimeError> {
         let begin = Instant::now();
-        let how = self.bury(dead)?;
+        let (how, _) = self.bury(dead)?;
         self.death_times.retain(|t| t.elapsed() < Duration::from_secs(60));
         self.death_times.push(begin);
         if self.death_times.len() > DEATHS_PER_MINUTE_MAX {
@@ -179,13 +179,13 @@ impl Session {
         Ok(())
     }
 
-    /// Collects a dead domain; how it died.
-    fn bury(&mut self, side: Side) -> Result<String, RuntimeError> {
-        let Some(mut domain) = self.domains[side as usize].take() else { return Ok("not running".into()) };
+    /// Collects a dead domain; how it died, and with which exit code if it ended by itself.
+    fn bury(&mut self, side: Side) -> Result<(String, Option<i32>), RuntimeError> {
+        let Some(mut domain) = self.domains[side as usize].take() else { return Ok(("not running".into(), None)) };
         let status =
             domain.child.wait().map_err(|source| RuntimeError::System { what: "collect a dead domain", source })?;
         self.crash_done |= self.spec.options.crash.is_some_and(|c| c.device == (side == Side::Device));
-        Ok(status.to_string())
+        Ok((status.to_string(), status.code()))
     }
 
     /// Raises the epoch, waits for the living to park (or to die too), and resolves all owner records.
@@ -223,12 +223,16 @@ impl Session {
             let began = Instant::now();
             while control.ready(side) != epoch {
                 if self.dead(LOOK)? == Some(side) {
-                    let how = self.bury(side)?;
-                    return Err(RuntimeError::DoesNotStart { side, how });
+                    let (how, code) = self.bury(side)?;
+                    return Err(RuntimeError::DoesNotStart { side, how, code });
                 }
                 if began.elapsed() > PATIENCE {
                     self.kill(side);
-                    return Err(RuntimeError::DoesNotStart { side, how: "it was not ready in time".into() });
+                    return Err(RuntimeError::DoesNotStart {
+                        side,
+                        how: "it was not ready in time".into(),
+                        code: None,
+                    });
                 }
             }
         }

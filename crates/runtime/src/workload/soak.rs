@@ -24,7 +24,7 @@ use osier_actor::Arena;
 pub struct SoakSpec {
     /// Draws everything.
     pub seed: u64,
-    /// Requests in all, over every life of the host.
+    /// Requests in all, over every life of the host. None: what the soak before left is read back.
     pub requests: u64,
     /// Requests in flight.
     pub depth: usize,
@@ -62,6 +62,11 @@ impl Witness {
     /// A witness over an object of [`Witness::bytes`].
     pub fn new(object: Object) -> Witness {
         Witness { object }
+    }
+
+    /// Whether a soak has used it.
+    pub fn is_used(&self) -> bool {
+        self.offered().load(Ordering::Relaxed) > 0
     }
 
     fn word(&self, index: u64) -> &AtomicU64 {
