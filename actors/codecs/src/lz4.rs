@@ -251,8 +251,9 @@ fn usual_sequences(input: &[u8], output: &mut [u8], mut written: usize) -> Reach
     let mut rest = input;
     while let Some(source) = rest.first_chunk::<USUAL_INPUT>() {
         let Some(target) = chunk_mut::<USUAL_OUTPUT>(output, written) else { break };
-        let (mut begin, mut literals, short) = (1, usize::from(source[0] >> 4), usize::from(source[0] & 15));
-        if literals == 15 {
+        let token = usize::from(source[0]);
+        let (mut begin, mut literals, short) = (1, token >> 4, token & 15);
+        if token >= 0xf0 {
             literals += usize::from(source[1]);
             if literals > USUAL_LENGTH {
                 break;
@@ -286,7 +287,7 @@ fn usual_sequences(input: &[u8], output: &mut [u8], mut written: usize) -> Reach
 }
 
 /// One sequence of any form, the last one among them.
-#[inline(never)]
+#[inline(always)]
 fn any_sequence(input: &[u8], output: &mut [u8], written: usize) -> Reached {
     let Some((token, mut rest)) = input.split_first() else { return Reached::MALFORMED };
     let Some(literals) = take_length(&mut rest, token >> 4) else { return Reached::MALFORMED };
