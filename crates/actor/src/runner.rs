@@ -83,6 +83,8 @@ struct Actor {
     bounce: [u32; 2],
     usage: Usage,
     tenant: usize,
+    /// What its tenant was charged for the last chunk, in nanoseconds, until the model says otherwise.
+    measured_ns: u64,
 }
 
 /// One domain's actors.
@@ -152,6 +154,7 @@ impl Runner {
                 bounce: [own, own + Facts::bounce_bytes(&layout) as u32],
                 usage: Usage::default(),
                 tenant,
+                measured_ns: 0,
             });
         }
         let known = parts.pipelines.plan().pipelines().iter().map(|p| p.tag).collect();
@@ -171,6 +174,7 @@ impl Runner {
         self.check_owner(call.actor, owner_word);
         let arena = &*self.arena;
         let actor = &mut self.actors[usize::from(call.actor.0)];
+        actor.measured_ns = 0;
         let Some(unit) = arena.unit(call.slot, call.unit) else {
             actor.usage.failures += 1;
             actor.sandbox.note(format!("unit {} of slot {} has a damaged row", call.unit, call.slot.0));
@@ -191,11 +195,11 @@ impl Runner {
         } else {
             actor.sandbox.call(call, &unit, &buffers, unit.bytes)
         };
-        let measured_ns = self.stopwatch.since(begin);
+        actor.measured_ns = self.stopwatch.since(begin);
         actor.usage.calls += 1;
-        actor.usage.busy_ns += measured_ns;
+        actor.usage.busy_ns += actor.measured_ns;
         actor.usage.fuel += actor.sandbox.fuel_used(unit.bytes);
-        self.shares[actor.tenant].charge(measured_ns);
+        self.shares[actor.tenant].charge(actor.measured_ns);
         actor.conclude(arena, call, unit, before, output, result)
     }
 
@@ -205,11 +209,15 @@ impl Runner {
         self.shares[tenant].allowed_at(now)
     }
 
-    /// Charges modelled time to an actor's tenant: what the device's cores would have needed beyond what
-    /// this machine needed, which [`Runner::run`] has charged.
-    pub fn charge(&mut self, actor: ActorId, extra_ns: u64) {
-        let tenant = self.actors[usize::from(actor.0)].tenant;
-        self.shares[tenant].charge(extra_ns);
+    /// Charges the last chunk of an actor to its tenant as the time that the model says it took, in place of the
+    /// time that was measured: on a device with a model, a share is one of the modelled processor. Untrusted code
+    /// may take any time whatever the model says, at the cost of everybody here, and is charged the longer of the two.
+    pub fn charge_modelled(&mut self, actor: ActorId, modelled_ns: u64) {
+        let actor = &mut self.actors[usize::from(actor.0)];
+        // Taken: a chunk that is charged twice must not give the measured time back twice.
+        let measured_ns = std::mem::take(&mut actor.measured_ns);
+        let used_ns = if actor.trusted { modelled_ns } else { modelled_ns.max(measured_ns) };
+        self.shares[actor.tenant].charge_instead(measured_ns, used_ns);
     }
 
     /// The mutable globals of an actor that leaves.
