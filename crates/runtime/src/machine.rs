@@ -114,6 +114,10 @@ impl Env for Turn<'_> {
         let engine = self.machine.engines[usize::from(actor.0)];
         match &mut self.compute {
             Some(compute) if bytes > 0 => {
+                // A chunk that failed has no bytes: it stays charged with the time that it took here.
+                if let Some(modelled_ns) = compute.duration_ns(engine, bytes) {
+                    self.machine.runner.charge_modelled(actor, modelled_ns);
+                }
                 let cores = compute.cores().max(1);
                 // `allowed_at` keeps stages from beginning while the device is shut down.
                 compute.run(start, Some(u32::from(actor.0) % cores), engine, bytes).unwrap_or(start)
