@@ -445,7 +445,7 @@ impl<B: Bytes> Device<B> {
             let records = records.collect();
             self.wait(Waiting { id, meta, records, payload: payloads.concat(), due, answered: false });
         }
-        self.drained.again_at = Some(now);
+        self.ask_for_poll(now);
     }
 
     /// Takes blocks back: they read as zeroes from now on.
@@ -478,7 +478,7 @@ impl<B: Bytes> Device<B> {
         } else {
             self.wait(Waiting { id, meta, records, payload: Vec::new(), due, answered: false });
         }
-        self.drained.again_at = Some(now);
+        self.ask_for_poll(now);
     }
 
     /// Global Persistent Flush: answered when everything completed before it is persistent.

@@ -64,6 +64,13 @@ impl<B: Bytes> Device<B> {
         self.drained.again_at = (left == 0 || !all_freed).then_some(now);
     }
 
+    /// A request came in; the poll that hands records over is due now if there is a reason to.
+    pub(super) fn ask_for_poll(&mut self, now: Nanos) {
+        if self.wants_drain() {
+            self.drained.again_at = Some(now);
+        }
+    }
+
     /// When something is to be done although nothing comes in.
     pub(super) fn timer_due(&self) -> Option<Nanos> {
         if self.is_shut_down() && self.drained.undrained_bytes > 0 {
