@@ -141,9 +141,10 @@ pub(crate) struct Carrier {
 }
 
 /// Flit mode (Section 4.2.3): 236 bytes of packets, 6 of data link payload, 8 of checksum, 6 of error correction.
-/// CXL.io has the same 236: its flit header and link payload are those 6 bytes in other places (CXL section 6.2.3).
+/// CXL.io has the same 236: flit header and link payload, 2 and 4 bytes, are those 6 in other places (CXL section
+/// 6.2.3.1.1).
 const FLIT_256: Carrier = Carrier { flit_bytes: 256, packet_bytes: 236 };
-/// CXL.io in 68-byte flits (CXL section 6.2.2): a protocol identifier, 64 bytes of packets, and 2 bytes unused.
+/// CXL.io in 68-byte flits (CXL section 6.2.2.2): a protocol identifier, 64 bytes of packets, and 2 bytes unused.
 const FLIT_68: Carrier = Carrier { flit_bytes: 68, packet_bytes: 64 };
 /// Packets follow each other on the lanes.
 const NO_FLIT: Carrier = Carrier { flit_bytes: 0, packet_bytes: 0 };

@@ -9,8 +9,8 @@ pub(crate) struct Placed {
     pub(crate) filled_bytes: u64,
 }
 
-/// The packets of one direction. Packets follow each other without gap and run over into the next flit
-/// (Section 4.2.3.4); what is left of a flit that departs is filled with NOP packets.
+/// The packets of one direction. Packets follow each other without gap and run over into the next flit.
+/// What is left of a flit that departs is filled with NOP packets (Section 2.2.1.2).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PacketFlits {
     /// Bytes that the open flit still takes.

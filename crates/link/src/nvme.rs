@@ -1,4 +1,5 @@
-//! What NVMe commands are made of on the link (NVMe Base Specification 2.x, NVMe over PCIe Transport).
+//! What NVMe commands are made of on the link (NVMe Base Specification 2.0, to which sections refer, and
+//! NVMe over PCIe Transport Specification).
 //!
 //! Each function gives the transactions in order. Who wants bytes gives them to [`crate::Link::pipelined`], who wants
 //! time gives each to [`crate::Link::transfer`] when the one before has got far enough.
@@ -7,13 +8,13 @@ use crate::tlp::PAGE_BYTES;
 use crate::traffic::Kind;
 use crate::transaction::Transaction;
 
-/// A submission queue entry (Base Specification, section 4.1).
+/// A submission queue entry (section 3.3.3.1).
 pub const COMMAND_BYTES: u32 = 64;
-/// A completion queue entry (Base Specification, section 4.2).
+/// A completion queue entry (section 3.3.3.2).
 pub const COMPLETION_BYTES: u32 = 16;
-/// An entry of a PRP list (Base Specification, section 4.3.1).
+/// An entry of a PRP list (section 4.1.1).
 const PRP_BYTES: u32 = 8;
-/// An SGL descriptor (Base Specification, section 4.3.2).
+/// An SGL descriptor (section 4.1.2).
 const SGL_DESCRIPTOR_BYTES: u32 = 16;
 /// Entries of a page of a PRP list. In a page that is not the last, the last entry is the address of the next page.
 const PRP_LIST_ENTRIES: u32 = PAGE_BYTES / PRP_BYTES;
@@ -91,7 +92,7 @@ pub enum PrpUnit {
 }
 
 /// Data that is named by PRPs: `bytes` from `address` on, which may lie within a page. More than two pages take a
-/// list, which the device reads at `list` (Base Specification, section 4.3.1).
+/// list, which the device reads at `list` (section 4.1.1), the start of a page.
 pub fn prp(
     transfer: Transfer,
     unit: PrpUnit,
@@ -135,7 +136,7 @@ fn prp_lists(pages: u64, list: u64) -> impl Iterator<Item = Transaction> {
 }
 
 /// Data that is named by an SGL, to the byte: `blocks` are addresses and lengths. One block is named by the command
-/// itself; more take a segment, which the device reads at `segment` (Base Specification, section 4.3.2).
+/// itself; more take a segment, which the device reads at `segment` (section 4.1.2).
 pub fn sgl<'a>(
     transfer: Transfer,
     blocks: &'a [(u64, u32)],

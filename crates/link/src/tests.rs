@@ -324,7 +324,7 @@ fn on_mixgraph_every_way_saves_what_was_computed_and_published() {
     for (how, payload, wire, saved, saved_wire) in [
         (Put::Exact, "124.4", "308.6", "97.03", "93.62"),
         (Put::Piggyback, "127.6", "330.6", "96.95", "93.16"),
-        // BandSlim reports 93.3 % with its threshold of 128.
+        // BandSlim's conference paper is cited with 93.3 % for its threshold of 128.
         (Put::Adaptive(128), "280.3", "484.1", "93.30", "89.99"),
         (Put::Slots, "165.9", "306.3", "96.03", "93.67"),
         (Put::InlineThenSlots, "115.0", "255.3", "97.25", "94.72"),

@@ -6,7 +6,7 @@ use crate::traffic::Kind;
 /// Where message signalled interrupts go on x86-64: below 4 GiB, so their header is the short one.
 const INTERRUPT_ADDRESS: u64 = 0xFEE0_0000;
 
-/// Bytes of a doorbell (NVMe Base Specification, section 3.1.4: a doorbell is a dword).
+/// Bytes of a doorbell: a dword (NVMe over PCIe Transport Specification).
 const DOORBELL_BYTES: u32 = 4;
 
 /// Data of an interrupt (Section 6.1.4: the message data is a dword).
