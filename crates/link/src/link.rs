@@ -21,8 +21,9 @@ pub struct Due {
 
 /// A link in time. Each direction sends one thing at a time; flits are filled with whatever waits when they leave.
 ///
-/// Not modelled: transmission errors and replays, lack of receive credits, ordered sets and the alignment of packets to
-/// lanes. Each would take time only, except replays.
+/// Posted writes of one direction arrive in the order in which they were given, and so do CXL.mem messages; completions
+/// and writes may pass each other. Not modelled: transmission errors and replays, lack of receive credits, ordered sets
+/// and the alignment of packets to lanes.
 #[derive(Clone, Debug)]
 pub struct Link {
     rules: Rules,
@@ -45,6 +46,8 @@ struct Wire {
     packets: PacketFlits,
     /// When the open flit of packets leaves.
     packet_flit_at: Time,
+    /// When the last posted write had left, or when its last flit leaves.
+    posted_at: Time,
     slots: Option<SlotFlits>,
     /// When the open flit of slots leaves.
     slot_flit_at: Time,
@@ -117,6 +120,7 @@ impl Link {
             timeline: Timeline::new(shortest_picos),
             packets: PacketFlits::default(),
             packet_flit_at: Time::ZERO,
+            posted_at: Time::ZERO,
             slots: format.map(|(format, _)| SlotFlits::new(format, planted)),
             slot_flit_at: Time::ZERO,
             unacknowledged: 0,
@@ -167,11 +171,17 @@ impl Link {
     }
 
     fn write(&mut self, now: Time, direction: Direction, kind: Kind, address: u64, bytes: u32) -> Due {
-        let mut sent = now;
+        let mut due = Due { sent: now, at: now };
         for piece in self.rules.pages(address, bytes) {
-            sent = sent.max(self.send(direction, now, kind, self.rules.writes(piece)));
+            // A posted write never passes another (Section 2.4.1), not even by a gap that is too short for that one.
+            let behind = self.wires[direction as usize].posted_at;
+            let from = if self.rules.planted.has(Bug::PassPostedWrites) { now } else { now.max(behind) };
+            let sent = self.send(direction, from, kind, self.rules.writes(piece));
+            // In flits, what follows may be in the same one.
+            self.wires[direction as usize].posted_at = sent.minus_picos(self.rules.flit_picos);
+            due = Due { sent, at: sent.plus_nanos(self.rules.config.one_way_ns) };
         }
-        Due { sent, at: if bytes == 0 { now } else { sent.plus_nanos(self.rules.config.one_way_ns) } }
+        due
     }
 
     fn read_host(&mut self, now: Time, kind: Kind, address: u64, bytes: u32) -> Due {
@@ -214,7 +224,9 @@ impl Link {
         if count.packets <= 1 || self.rules.carrier.flit_bytes > 0 {
             return 0;
         }
-        self.rules.wire_picos(count.wire_bytes - count.wire_bytes / count.packets)
+        // Outside of flit mode the requests for a piece are all of one length.
+        let (bytes, packets) = (count.wire_bytes as u32, count.packets as u32);
+        self.rules.wire_picos(u64::from(bytes - bytes / packets))
     }
 
     /// When the next `count` tags are free.
@@ -295,11 +307,13 @@ impl Link {
         let (Some((format, flit_picos)), Some(slots)) = (self.format, &mut wire.slots) else {
             panic!("a CXL.mem message on a link whose cxl_flit is none");
         };
-        let join = may_join(&wire.timeline, Some(wire.slot_flit_at), now, flit_picos, self.timed, self.rules.planted);
+        // Messages keep their order: what is left of one comes in the flits right after its header.
+        let from = now.max(wire.slot_flit_at);
+        let join = !self.timed || now <= wire.slot_flit_at || self.rules.planted.has(Bug::JoinDepartedFlits);
         let placed = slots.place(message, join);
         if self.timed {
             wire.slot_flit_at =
-                flit_at(&mut wire.timeline, wire.slot_flit_at, now, placed, flit_picos, self.rules.planted);
+                flit_at(&mut wire.timeline, wire.slot_flit_at, from, placed, flit_picos, self.rules.planted);
         }
         let sent = wire.slot_flit_at.plus_picos(flit_picos);
         self.traffic.add(direction, kind, Count { packets: 1, payload_bytes: message.payload_bytes(), wire_bytes: 0 });

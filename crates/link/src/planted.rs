@@ -24,12 +24,14 @@ pub(crate) enum Bug {
     KeepUsedGaps,
     /// A read does not wait for a free tag.
     IgnoreTags,
+    /// A posted write takes a gap before another that was given earlier.
+    PassPostedWrites,
 }
 
 impl Bug {
     /// All of them.
     #[cfg(test)]
-    pub(crate) const ALL: [Bug; 10] = [
+    pub(crate) const ALL: [Bug; 11] = [
         Bug::CrossPages,
         Bug::IgnoreReadCompletionBoundary,
         Bug::CountSingleBytes,
@@ -40,6 +42,7 @@ impl Bug {
         Bug::IgnoreMessageLimits,
         Bug::KeepUsedGaps,
         Bug::IgnoreTags,
+        Bug::PassPostedWrites,
     ];
 }
 
