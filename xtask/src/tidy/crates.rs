@@ -25,7 +25,8 @@ pub const ORDER: [&str; 12] = [
 ];
 
 /// The crates that are functions of their inputs: no clock, thread, file, environment or chance.
-pub const PURE: [&str; 7] = ["osier-flash", "osier-link", "osier-device", "osier-domain", "osier-sched", "osier-sim", "osier-report"];
+pub const PURE: [&str; 7] =
+    ["osier-flash", "osier-link", "osier-device", "osier-domain", "osier-sched", "osier-sim", "osier-report"];
 
 /// The crates that may have `unsafe`.
 pub const UNSAFE: [&str; 3] = ["osier-pmr", "osier-actor", "osier-runtime"];
