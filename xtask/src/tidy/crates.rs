@@ -38,7 +38,7 @@ pub const PURE: [&str; 8] = [
 ];
 
 /// The crates that may have `unsafe`.
-pub const UNSAFE: [&str; 3] = ["osier-pmr", "osier-actor", "osier-runtime"];
+pub const UNSAFE: [&str; 2] = ["osier-pmr", "osier-actor"];
 
 /// Checks every dependency between the workspace's crates.
 ///
