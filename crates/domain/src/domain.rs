@@ -255,6 +255,8 @@ pub struct Domain {
     done: VecDeque<Request>,
     held: BTreeMap<(StreamId, u64), Request>,
     delivered: [u64; STREAMS_MAX],
+    /// Completions that came again.
+    repeats: u64,
     /// The time of the last poll, for actors that arrive between two.
     now: Nanos,
 }
@@ -273,6 +275,7 @@ impl Domain {
             done: VecDeque::new(),
             held: BTreeMap::new(),
             delivered: *gates,
+            repeats: 0,
             now: Nanos(0),
         }
     }
@@ -407,6 +410,11 @@ impl Domain {
         self.done.pop_front()
     }
 
+    /// Completions that came a second time. They are not passed on, and there should be none.
+    pub fn repeats(&self) -> u64 {
+        self.repeats
+    }
+
     /// Throws away all that is in flight and takes the owners that the records hold after a death. The
     /// caller replays what was not committed. Answers what happened to each actor.
     ///
@@ -533,9 +541,10 @@ impl Domain {
     fn completed(&mut self, request: Request) {
         let stream = usize::from(request.stream.0);
         if request.sequence <= self.delivered[stream] {
+            self.repeats += 1;
             return;
         }
-        self.held.insert((request.stream, request.sequence), request);
+        self.repeats += u64::from(self.held.insert((request.stream, request.sequence), request).is_some());
         while let Some(next) = self.held.remove(&(request.stream, self.delivered[stream] + 1)) {
             self.delivered[stream] += 1;
             self.done.push_back(next);

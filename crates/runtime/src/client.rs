@@ -10,7 +10,7 @@ use osier_domain::message::Request;
 use osier_domain::{Descriptor, Kind, Message, Opcode, STREAMS_MAX, SlotId, Status, StreamId, Tag};
 use osier_flash::{BLOCK_BYTES, Nanos};
 
-use crate::control::Control;
+use crate::control::{Control, STREAM_INFLIGHT_MAX};
 
 /// State word: the request has failed with the status in bits 16..32; recovery completes it so.
 pub const SLOT_FAILED: u64 = 2;
@@ -64,6 +64,8 @@ pub struct Client {
     free: Vec<SlotId>,
     submitted_at: Vec<Nanos>,
     next: [u64; STREAMS_MAX],
+    /// The last request of each stream that has ended; they end in order.
+    ended: [u64; STREAMS_MAX],
     inflight: usize,
     /// Blocks of a unit, by pipeline.
     units: Vec<(Tag, u8)>,
@@ -90,6 +92,7 @@ impl Client {
             free,
             submitted_at: vec![Nanos(0); usize::from(slots)],
             next: [1; STREAMS_MAX],
+            ended: [0; STREAMS_MAX],
             inflight: 0,
             units,
             bound: [None; STREAMS_MAX],
@@ -120,6 +123,7 @@ impl Client {
         for (stream, sequence) in delivered.iter().enumerate() {
             control.set_delivered(stream, *sequence);
         }
+        self.ended = delivered;
         delivered
     }
 
@@ -163,7 +167,8 @@ impl Client {
         }
     }
 
-    /// Fills a slot and answers the request to hand to the domain; `None` when no slot is free.
+    /// Fills a slot and answers the request to hand to the domain; `None` when no slot is free, or too many requests
+    /// of the stream are in flight.
     ///
     /// `filled` runs when the slot holds the request and nobody has been told.
     ///
@@ -175,8 +180,11 @@ impl Client {
         let way = if let Ask::Write { tag, .. } = ask { tag } else { Tag::NONE };
         let bound = *self.bound[usize::from(stream.0)].get_or_insert(way);
         assert_eq!(bound, way, "{stream:?} goes through one pipeline");
-        let slot = self.free.pop()?;
         let sequence = self.next[usize::from(stream.0)];
+        if sequence - self.ended[usize::from(stream.0)] > STREAM_INFLIGHT_MAX {
+            return None;
+        }
+        let slot = self.free.pop()?;
         self.next[usize::from(stream.0)] += 1;
         let descriptor = self.describe(slot, ask);
         if let Ask::Write { data, .. } = ask {
@@ -197,6 +205,7 @@ impl Client {
     /// A request has ended: its slot is free again once the caller has taken what it needs.
     pub fn end(&mut self, now: Nanos, request: Request) -> Done {
         let slot = request.descriptor.slot;
+        self.ended[usize::from(request.stream.0)] = request.sequence;
         let since = self.submitted_at[usize::from(slot.0)];
         Done { request, latency: Nanos(now.0.saturating_sub(since.0)) }
     }

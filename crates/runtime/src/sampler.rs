@@ -121,17 +121,22 @@ fn number(path: &Path) -> Option<u64> {
 }
 
 impl Sampler {
-    /// A sampler; `record` is the file that samples are written to.
-    pub fn new(setup: &Setup, record: Option<&Path>, policy: &str) -> Result<Sampler, RuntimeError> {
+    /// A sampler; `record` is the file that samples are written to, from its end on where `goes_on` says that a
+    /// former host began it.
+    pub fn new(setup: &Setup, record: Option<&Path>, policy: &str, goes_on: bool) -> Result<Sampler, RuntimeError> {
         let out = match record {
             None => None,
             Some(path) => {
                 let failed = |source| RuntimeError::Record { path: path.to_owned(), source };
-                let mut out = BufWriter::new(File::create(path).map_err(failed)?);
+                let mut how = File::options();
+                let opened = how.create(true).write(true).append(goes_on).truncate(!goes_on).open(path);
+                let mut out = BufWriter::new(opened.map_err(failed)?);
                 let profile = &setup.profile;
                 let epoch_ms = profile.scheduler.epoch_ms as u32;
                 let header = Header::new(&profile.device.name, policy, epoch_ms, profile.scale.thermal_time);
-                out.write_all(encode_header(&header).as_bytes()).map_err(failed)?;
+                // Where a host was killed in the middle of a line, that line alone is malformed.
+                let head = if goes_on { "\n".to_owned() } else { encode_header(&header) };
+                out.write_all(head.as_bytes()).map_err(failed)?;
                 Some((path.to_owned(), out))
             }
         };

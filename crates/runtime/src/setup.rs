@@ -35,7 +35,7 @@ use crate::error::RuntimeError;
 use crate::link::{self, Link};
 use crate::machine::Machine;
 use crate::record::{Record, owners_bytes};
-use crate::workload::Witness;
+use crate::workload::{SoakSpec, Witness};
 
 /// Where an image keeps its pipelines as they were written.
 pub fn pipelines_path(image: &Path) -> PathBuf {
@@ -148,6 +148,9 @@ impl Setup {
 
     /// What the shared region outlives, in words.
     pub fn survival(&self) -> Result<String, RuntimeError> {
+        if !self.media_outlive_their_process() {
+            return Ok("lasts as long as the device's process: its media are memory, or none".to_owned());
+        }
         Ok(self.region.survival()?.to_string())
     }
 
@@ -434,6 +437,9 @@ impl Prepared {
         let code = compile(path, &pipelines, &keys, program)?;
         // When its keys are made and its actors come up: an entry stays for good.
         write_registry(path, &registry)?;
+        if let Job::Soak(spec) = job {
+            check_soak(spec, pipelines.layout().request_blocks_max, image.superblock().logical_blocks)?;
+        }
         ensure_objects(&region, &profile, &pipelines, &code, job)?;
         let setup = Setup::assemble(image.path(), image.superblock().clone(), image.profile_text(), region, options)?;
         setup.format_buffer_if_fresh()?;
@@ -488,6 +494,27 @@ impl Prepared {
     pub fn close(&self) -> Result<(), RuntimeError> {
         Ok(self.setup.region.sync()?)
     }
+}
+
+/// Refuses a soak that does not fit the device.
+fn check_soak(spec: &SoakSpec, most: u32, capacity: u64) -> Result<(), RuntimeError> {
+    if spec.request_blocks > most {
+        let text = format!(
+            "requests of {} blocks are longer than the pipelines of this device take ({most}); ask for fewer, or raise \
+             request_kib_max in its pipelines.toml",
+            spec.request_blocks
+        );
+        return Err(RuntimeError::Option(text));
+    }
+    let wanted = spec.groups.saturating_mul(u64::from(spec.request_blocks));
+    if wanted > capacity.min(u64::from(u32::MAX)) {
+        let text = format!(
+            "{} groups of {} blocks are more than the device's {capacity} blocks; ask for fewer groups",
+            spec.groups, spec.request_blocks
+        );
+        return Err(RuntimeError::Option(text));
+    }
+    Ok(())
 }
 
 /// Refuses what a domain would refuse, before one is started.

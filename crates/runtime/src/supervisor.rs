@@ -13,6 +13,7 @@
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -162,20 +163,38 @@ impl Session {
 
     fn recover(&mut self, dead: Side) -> Result<(), RuntimeError> {
         let begin = Instant::now();
-        let (how, _) = self.bury(dead)?;
+        let (mut side, (mut how, _)) = (dead, self.bury(dead)?);
+        loop {
+            self.note_death(side, &how)?;
+            let mut alive = [Side::Host, Side::Device].map(|side| self.domains[side as usize].is_some());
+            let resolutions = self.settle(&mut alive)?;
+            match self.bring_up(alive) {
+                Ok(()) => {
+                    self.deaths.push(Death { side, how, resolutions, recovery: begin.elapsed() });
+                    return Ok(());
+                }
+                // Killed while it started: a death as any other, and recovery begins again. One that ended by
+                // itself has said why, and would again.
+                Err(RuntimeError::DoesNotStart { side: next, how: next_how, code: None }) => {
+                    self.deaths.push(Death { side, how, resolutions, recovery: begin.elapsed() });
+                    (side, how) = (next, next_how);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Refuses to go on when domains die too often, or with what cannot be recovered.
+    fn note_death(&mut self, side: Side, how: &str) -> Result<(), RuntimeError> {
         self.death_times.retain(|t| t.elapsed() < Duration::from_secs(60));
-        self.death_times.push(begin);
+        self.death_times.push(Instant::now());
         if self.death_times.len() > DEATHS_PER_MINUTE_MAX {
-            return Err(RuntimeError::DiesTooOften { side: dead, how });
+            return Err(RuntimeError::DiesTooOften { side, how: how.to_owned() });
         }
-        tracing::warn!(side = %dead, %how, "a domain died; recovering");
-        if dead == Side::Device && !self.setup().media_outlive_their_process() {
-            return Err(RuntimeError::MediaLost { how });
+        tracing::warn!(%side, %how, "a domain died; recovering");
+        if side == Side::Device && !self.setup().media_outlive_their_process() {
+            return Err(RuntimeError::MediaLost { how: how.to_owned() });
         }
-        let mut alive = [dead != Side::Host, dead != Side::Device];
-        let resolutions = self.settle(&mut alive)?;
-        self.bring_up(alive)?;
-        self.deaths.push(Death { side: dead, how, resolutions, recovery: begin.elapsed() });
         Ok(())
     }
 
@@ -228,6 +247,7 @@ impl Session {
                 }
                 if began.elapsed() > PATIENCE {
                     self.kill(side);
+                    self.bury(side)?;
                     return Err(RuntimeError::DoesNotStart {
                         side,
                         how: "it was not ready in time".into(),
@@ -258,6 +278,8 @@ impl Session {
         let (program, arguments) = &self.spec.program;
         let mut child = Command::new(program)
             .args(arguments)
+            // A terminal's Ctrl-C is for the supervisor, which stops its domains in order.
+            .process_group(0)
             .stdin(Stdio::piped())
             .stdout(if side == Side::Host { Stdio::piped() } else { Stdio::null() })
             .spawn()

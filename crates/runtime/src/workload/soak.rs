@@ -231,8 +231,9 @@ impl Soak {
             self.tally.wrong(|| format!("group {group} is torn: versions {versions:?}"));
         } else if first == completed || first == submitted {
             self.tally.verified_blocks += versions.len() as u64;
-            // After a death the client learns here which of the two it is.
+            // After a death the client learns here which of the two it is; the other one may never come back.
             self.witness.completed(group).store(first, Ordering::Release);
+            self.witness.submitted(group).store(first, Ordering::Release);
         } else if !versions.is_empty() {
             self.tally.wrong(|| {
                 format!("group {group} has version {first}, not {completed} (completed) or {submitted} (submitted)")

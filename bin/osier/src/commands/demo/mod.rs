@@ -94,7 +94,9 @@ pub fn run(args: &DemoArgs, context: &Invocation) -> Result<Exit> {
         println!("{}", outcome::json(&outcomes, &prediction));
     } else {
         println!("\n{}", outcome::table(&outcomes).to_text());
-        println!("{}", prediction.sentence());
+        if !args.skip_fixed {
+            println!("{}", prediction.sentence());
+        }
         println!("report: {}", args.report.display());
     }
     if let Some(path) = &args.record {
@@ -164,6 +166,7 @@ fn one_run(
         tag: tag.0,
         verify: true,
     });
+    let stop = crate::signals::stop_flag()?;
     let mut session = Session::start(domain::session(image.to_owned(), options, job)?)?;
     let names = session.setup().pipelines.actors().iter().map(|a| a.stage.name.clone()).collect();
     let survival = session.setup().survival()?;
@@ -171,6 +174,7 @@ fn one_run(
     let mut outcome = Outcome::new(label, survival);
     session.watch(|session, event| {
         match event {
+            None if stop.is_set() => return Watch::End,
             None => {}
             Some(Event::Progress(progress)) => {
                 view.show(progress);
