@@ -33,6 +33,8 @@ use crate::setup::{Prepared, Setup};
 const DEATHS_PER_MINUTE_MAX: usize = 20;
 /// How long a domain may take to park, to become ready, or to stop, before it is killed.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Both domains.
+const BOTH: [Side; 2] = [Side::Host, Side::Device];
 /// Between two looks at words that no descriptor announces.
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -123,7 +125,7 @@ impl Session {
             if on_event(self, None) == Watch::End {
                 return Ok(());
             }
-            if let Some(side) = self.dead(Duration::from_millis(20))? {
+            if let Some(side) = self.dead(&BOTH, Duration::from_millis(20))? {
                 self.recover(side)?;
             }
         }
@@ -143,10 +145,9 @@ impl Session {
         Ok(std::mem::take(&mut self.deaths))
     }
 
-    /// Which domain has died, if one does within `patience`.
-    fn dead(&mut self, patience: Duration) -> Result<Option<Side>, RuntimeError> {
-        let alive: Vec<Side> =
-            [Side::Host, Side::Device].into_iter().filter(|s| self.domains[*s as usize].is_some()).collect();
+    /// Which of these domains has died, if one does within `patience`.
+    fn dead(&mut self, of: &[Side], patience: Duration) -> Result<Option<Side>, RuntimeError> {
+        let alive: Vec<Side> = of.iter().copied().filter(|s| self.domains[*s as usize].is_some()).collect();
         let mut fds: Vec<PollFd<'_>> = alive
             .iter()
             .filter_map(|side| self.domains[*side as usize].as_ref())
@@ -214,7 +215,7 @@ impl Session {
         for side in [Side::Host, Side::Device] {
             let began = Instant::now();
             while alive[side as usize] && control.parked(side) != epoch {
-                if self.dead(LOOK)? == Some(side) || began.elapsed() > PATIENCE {
+                if self.dead(&[side], LOOK)?.is_some() || began.elapsed() > PATIENCE {
                     self.kill(side);
                     self.bury(side)?;
                     alive[side as usize] = false;
@@ -241,7 +242,8 @@ impl Session {
             }
             let began = Instant::now();
             while control.ready(side) != epoch {
-                if self.dead(LOOK)? == Some(side) {
+                // Either: one that was alive may die while the other one starts.
+                if let Some(side) = self.dead(&BOTH, LOOK)? {
                     let (how, code) = self.bury(side)?;
                     return Err(RuntimeError::DoesNotStart { side, how, code });
                 }
