@@ -1,0 +1,4 @@
+//! Tests of the page-mapped FTL.
+
+mod amplification;
+mod common;
