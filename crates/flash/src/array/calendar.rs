@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 /// The busy intervals of a channel from now on: sorted, disjoint, and not touching.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Calendar {
     busy: VecDeque<(u64, u64)>,
     busy_ns: u64,

@@ -109,7 +109,7 @@ struct Started {
     reads_end: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Die {
     channel: u32,
     /// Nothing that was placed takes the die from here on.
@@ -167,7 +167,7 @@ enum Event {
 }
 
 /// Occupancy of the whole array.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Array {
     timing: ArrayTiming,
     dies: Vec<Die>,

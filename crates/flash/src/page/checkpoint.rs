@@ -4,17 +4,18 @@
 //! slot, while everything else goes on:
 //!
 //! 1. the area is erased;
-//! 2. the checkpoint *begins*: open slots are programmed as they are, and sequence, life, and the place of
-//!    each open superblock are noted. Recovery reads everything written from here on;
+//! 2. the checkpoint *begins*: sequence, life, and the place of each open superblock are noted. Recovery
+//!    reads everything written from here on;
 //! 3. the parts of the map are written, each as it is when it is written;
-//! 4. when every slot that was begun before 2 is programmed, the trims since 2 are written;
+//! 4. open slots are programmed as they are, and once everything that a part may name is programmed, the
+//!    trims since 2 are written;
 //! 5. the root is written. With it the checkpoint counts, and its area is the *current* one.
 //!
 //! Trims are recorded in the current area behind the checkpoint. Between 4 and 5 they wait.
 //!
-//! A part of the map may name units that were written after 2: those are read from the superblocks anyway,
-//! newest first, so that recovery does not believe the part there. It believes it below the places noted at
-//! 2, where every unit is programmed (4).
+//! A part of the map may name units that were written after 2: those are found in the superblocks, newest
+//! first, so that recovery does not believe the part there. All the same they must be programmed before the
+//! checkpoint counts (4): the version before them, which may have been flushed, is in no part.
 
 use super::PageMedia;
 use super::config::ENTRIES_PER_MAP_PAGE;
@@ -33,12 +34,16 @@ enum Phase {
     Idle,
     Erasing,
     Map,
+    /// The parts are written; open slots are not yet.
+    Open,
+    /// Slots of the log that a part may name are in flight.
+    Drain,
     Trims,
     Root,
 }
 
 /// State of checkpoints.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Checkpoints {
     /// A superblock was opened since `checkpoint` last looked.
     pub kick: bool,
@@ -173,6 +178,8 @@ impl<M: PageMedia> PageFtl<M> {
                 }
             }
             Phase::Map => self.write_map(),
+            Phase::Open => self.close_open_slots(),
+            Phase::Drain => self.carry_trims_once_safe(),
             Phase::Erasing | Phase::Trims | Phase::Root => {}
         }
     }
@@ -198,21 +205,17 @@ impl<M: PageMedia> PageFtl<M> {
 
     /// Step 2.
     fn begin_checkpoint(&mut self) {
-        for stream in 0..self.streams.len() {
-            self.close_slot(stream);
-        }
         let slots = self.sizes.slots_per_superblock;
-        let place = |superblock: u32, next_slot: u32| (superblock * slots + next_slot) * self.sizes.slot_units;
-        let streams = self.streams.iter().filter(|stream| stream.superblock != NONE && stream.next_slot < slots);
+        let streams = self.streams.iter().filter(|stream| stream.superblock != NONE);
         let open = streams.map(|stream| {
             let life = self.superblocks[stream.superblock as usize].life;
-            (stream.superblock, life, place(stream.superblock, stream.next_slot))
+            let next = (stream.superblock * slots + stream.next_slot) * self.sizes.slot_units;
+            (stream.superblock, life, if stream.fill > 0 { stream.base + stream.fill } else { next })
         });
         let root = Root { sequence: self.sequence, life: self.next_life, open: open.collect() };
         let checkpoints = &mut self.checkpoints;
         checkpoints.root = root;
         checkpoints.phase = Phase::Map;
-        checkpoints.era ^= 1;
         checkpoints.opened_before += checkpoints.opened;
         checkpoints.opened = 0;
         checkpoints.target_slot = 0;
@@ -222,7 +225,7 @@ impl<M: PageMedia> PageFtl<M> {
         self.write_map();
     }
 
-    /// Steps 3 and 4.
+    /// Step 3.
     fn write_map(&mut self) {
         let in_flight_max = 2 * self.sizes.stripes;
         let part_entries = ENTRIES_PER_MAP_PAGE as usize * self.sizes.slot_units as usize;
@@ -235,10 +238,31 @@ impl<M: PageMedia> PageFtl<M> {
             let checkpoint = self.checkpoints.number + 1;
             self.write_target(AreaKind::Map, Record::Map { checkpoint, part, entries });
         }
+        if self.checkpoints.next_part == self.sizes.map_slots {
+            self.checkpoints.phase = Phase::Open;
+            self.close_open_slots();
+        }
+    }
+
+    /// The first half of step 4. The slot of collection waits while a victim is read, whose units were sure
+    /// to fit into what is free.
+    fn close_open_slots(&mut self) {
+        let collection = self.collection_stream();
+        if self.is_reading_victim() && self.streams[collection].fill > 0 {
+            return;
+        }
+        for stream in 0..self.streams.len() {
+            self.close_slot(stream);
+        }
+        self.checkpoints.era ^= 1;
+        self.checkpoints.phase = Phase::Drain;
+        self.carry_trims_once_safe();
+    }
+
+    fn carry_trims_once_safe(&mut self) {
         let checkpoints = &self.checkpoints;
-        let is_written = checkpoints.next_part == self.sizes.map_slots && checkpoints.writes_in_flight == 0;
         let is_safe = checkpoints.in_flight[checkpoints.era ^ 1] == 0 || self.has_bug(PageBug::SealBeforeWrites);
-        if is_written && is_safe {
+        if checkpoints.writes_in_flight == 0 && is_safe {
             self.carry_trims();
         }
     }
@@ -290,7 +314,7 @@ impl<M: PageMedia> PageFtl<M> {
         checkpoints.is_saving = false;
         let count = checkpoints.unsaved.partition_point(|trim| trim.sequence <= through);
         let saved = checkpoints.unsaved.drain(..count);
-        if checkpoints.phase == Phase::Map {
+        if matches!(checkpoints.phase, Phase::Map | Phase::Open | Phase::Drain) {
             let since = checkpoints.root.sequence;
             checkpoints.carried.extend(saved.filter(|trim| trim.sequence > since));
         }

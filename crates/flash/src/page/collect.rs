@@ -26,7 +26,7 @@ pub(crate) struct Victim {
 }
 
 /// State of collection.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Collector {
     /// Space has changed since collection last looked.
     pub kick: bool,
@@ -53,6 +53,16 @@ impl<M: PageMedia> PageFtl<M> {
                 break;
             }
         }
+        let is_erasing = self.collector.victims.iter().flatten().any(|victim| victim.is_erasing);
+        let is_short = self.free_count() <= self.config.ftl.collection.free_min && !self.waiting.is_empty();
+        if is_short && self.collector.reading.is_none() && !is_erasing {
+            self.free_copies();
+        }
+    }
+
+    /// Whether a victim is being read, whose units were sure to fit into what is free.
+    pub(crate) fn is_reading_victim(&self) -> bool {
+        self.collector.reading.is_some()
     }
 
     /// Begins a victim, if there is need, room, and one.
@@ -64,7 +74,6 @@ impl<M: PageMedia> PageFtl<M> {
         }
         let Some(index) = self.collector.victims.iter().position(Option::is_none) else { return false };
         let Some((number, for_wear)) = self.choose_victim() else {
-            self.free_copies();
             return false;
         };
         self.collector.was_for_wear = for_wear;
@@ -81,7 +90,9 @@ impl<M: PageMedia> PageFtl<M> {
 
     /// The policy's victim, or one that is collected for its wear; one that fits into what is free.
     fn choose_victim(&mut self) -> Option<(u32, bool)> {
-        let room = self.collection_room();
+        // In a shared log a flush may cost a part of the slot that is open.
+        let slack = if self.is_shared() { self.sizes.slot_units - 1 } else { 0 };
+        let room = self.collection_room().saturating_sub(u64::from(slack));
         let fits = |ftl: &Self, number: u32| u64::from(ftl.superblocks[number as usize].valid) <= room;
         if let Some(number) = self.worn_apart().filter(|&number| fits(self, number)) {
             return Some((number, true));
@@ -107,7 +118,8 @@ impl<M: PageMedia> PageFtl<M> {
         (self.counters.erases_max.saturating_sub(erases) > spread_max).then_some(number)
     }
 
-    /// Nothing fits: the copies that wait in memory for their slot to fill hold up an erase.
+    /// The host waits, and nothing is begun that would help: the copies that wait in memory for their slot to
+    /// fill hold up an erase.
     fn free_copies(&mut self) {
         if self.collector.victims.iter().flatten().any(|victim| victim.copies > 0) {
             self.close_slot(self.collection_stream());

@@ -37,7 +37,7 @@ pub(crate) const NONE: u32 = u32::MAX;
 pub(crate) const VICTIMS_MAX: usize = 4;
 
 /// A slot that is being programmed.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct SlotTask {
     /// Slot of the whole array.
     pub slot: u32,
@@ -54,7 +54,7 @@ pub(crate) struct SlotTask {
 }
 
 /// What an operation of the array is for.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum Task {
     Slot(SlotTask),
     /// A read of a victim's slot.
@@ -90,7 +90,7 @@ pub(crate) enum AreaKind {
 }
 
 /// The page-mapped FTL over its array.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct PageFtl<M: PageMedia = NoMedia> {
     pub(crate) config: PageFtlConfig,
     pub(crate) sizes: Sizes,
@@ -364,6 +364,9 @@ impl<M: PageMedia> PageFtl<M> {
         }
         if !self.waiting.is_empty() {
             self.serve_waiting();
+        }
+        if self.checkpoints.kick {
+            self.checkpoint();
         }
     }
 

@@ -14,7 +14,7 @@ use super::place::Writer;
 use crate::Nanos;
 
 /// The cached pages, in the order of their last use.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct MapCache {
     /// Slot by page of the map, or [`NONE`].
     slots: Vec<u32>,

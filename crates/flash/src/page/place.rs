@@ -11,7 +11,7 @@ use crate::BLOCK_BYTES;
 use crate::array::{Class, Job, JobKind};
 
 /// One stream of writes.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Stream {
     /// The open superblock, or [`NONE`].
     pub superblock: u32,
@@ -62,7 +62,7 @@ impl Stream {
 }
 
 /// A superblock of which some slots are not programmed yet.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Writing {
     pub superblock: u32,
     /// Rows that are programmed, by stripe.

@@ -57,7 +57,7 @@ struct Found {
 const NOTHING: Found = Found { sequence: 0, unit: NONE, life: 0, twin: NONE };
 
 /// What the current area says.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Area {
     number: u64,
     area: u32,
@@ -181,7 +181,7 @@ impl<M: PageMedia> Recovery<M> {
             }
         }
         if root.is_none() && self.ftl.has_bug(PageBug::CheckpointWithoutRoot) {
-            root = parts.keys().next().map(|&(checkpoint, _)| (checkpoint, Root { life: u64::MAX, ..Root::default() }));
+            root = parts.keys().next().map(|&(checkpoint, _)| (checkpoint, Root { life: u64::MAX >> 1, ..Root::default() }));
         }
         let Some((number, root)) = root else { return found };
         let count = parts.range((number, 0)..=(number, u32::MAX)).count();
@@ -241,7 +241,7 @@ impl<M: PageMedia> Recovery<M> {
     }
 
     fn scan_superblock(&mut self, superblock: u32, first: u32) {
-        let life = self.probes[superblock as usize].life;
+        let Probe { life, scanned_from: from, .. } = self.probes[superblock as usize];
         self.probes[superblock as usize].end = first;
         for slot in first..self.slots() {
             self.report.scan_slots_read += 1;
@@ -250,8 +250,10 @@ impl<M: PageMedia> Recovery<M> {
                 SlotState::Erased => continue,
                 SlotState::Torn => self.report.torn_slots += 1,
                 SlotState::Whole { record: Record::Data { units, .. }, .. } => {
-                    for (index, unit) in units.iter().enumerate() {
-                        self.find(unit, number * self.ftl.sizes.slot_units + index as u32, life);
+                    let places = number * self.ftl.sizes.slot_units..;
+                    // A slot that was open when the checkpoint began: its first units are the checkpoint's.
+                    for (place, unit) in places.zip(&units).filter(|&(place, _)| place >= from) {
+                        self.find(unit, place, life);
                     }
                 }
                 SlotState::Whole { .. } => {}

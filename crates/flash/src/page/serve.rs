@@ -166,6 +166,9 @@ impl<M: PageMedia> PageFtl<M> {
         }
         request.id = self.take_id();
         self.waiting.push_back(request);
+        // That somebody waits may be what collection waits for.
+        self.collector.kick = true;
+        self.begin_work();
         Ok(Outcome::Waiting(request.id))
     }
 

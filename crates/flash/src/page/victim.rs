@@ -11,7 +11,7 @@ use super::space::Superblock;
 use crate::rng::Rng;
 
 /// The closed superblocks.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Candidates {
     policy: VictimPolicy,
     superblock_units: u32,
@@ -29,7 +29,7 @@ pub(crate) struct Candidates {
 }
 
 /// Doubly linked lists of superblocks by valid units.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Lists {
     heads: Vec<u32>,
     next: Vec<u32>,

@@ -2,3 +2,5 @@
 
 mod amplification;
 mod common;
+mod crash;
+mod sequences;
