@@ -58,29 +58,32 @@ impl PageFtl {
         }
     }
 
+    /// Gives each logical unit a place in a superblock that is drawn with the chance of what it still has to
+    /// take. Logical units come in shuffled runs that are short enough to stay in the processor's cache, and
+    /// the places of each superblock in order, so that a terabyte does not wait for memory at every unit.
     fn fill_as_in_steady_state(&mut self, units: u32, seed: u64) {
         let count = self.superblocks_usable().min(self.free_count());
-        let shares = series(u64::from(units), u64::from(self.sizes.superblock_units), count);
+        let full = self.sizes.superblock_units;
         let mut rng = Rng::new(seed);
-        let shuffle = Shuffle::new(units, rng.next());
-        let mut next = 0;
         // From the oldest to the youngest, so that their lives rise.
-        for &valid in shares.iter().rev() {
-            let superblock = self.take_free().expect("so many are free");
-            let base = superblock * self.sizes.superblock_units;
-            let mut left = valid;
-            for index in 0..self.sizes.superblock_units {
-                let positions = u64::from(self.sizes.superblock_units - index);
-                // Each position is taken with the chance of what is left over the positions that are left.
-                if left > 0 && (left == positions as u32 || rng.below(positions) < u64::from(left)) {
-                    left -= 1;
-                    let lpn = shuffle.apply(next);
-                    next += 1;
-                    self.map[lpn as usize] = base + index;
-                    self.reverse[(base + index) as usize] = lpn;
-                }
+        let shares: Vec<u32> = series(u64::from(units), u64::from(full), count).into_iter().rev().collect();
+        let numbers: Vec<u32> = shares.iter().map(|_| self.take_free().expect("so many are free")).collect();
+        let places = |(&number, &left): (&u32, &u32)| Places { next: number * full, left, positions: full };
+        let mut drawn = Drawn::new(numbers.iter().zip(&shares).map(places).collect());
+        let runs = Shuffle::new(units.div_ceil(RUN_UNITS), rng.next());
+        for run in 0..units.div_ceil(RUN_UNITS) {
+            let start = runs.apply(run) * RUN_UNITS;
+            let length = RUN_UNITS.min(units - start);
+            let shuffle = Shuffle::new(length, rng.next());
+            for index in 0..length {
+                let lpn = start + shuffle.apply(index);
+                let unit = drawn.take(&mut rng);
+                self.map[lpn as usize] = unit;
+                self.reverse[unit as usize] = lpn;
             }
-            self.close_filled(superblock, valid);
+        }
+        for (&number, &valid) in numbers.iter().zip(&shares) {
+            self.close_filled(number, valid);
         }
     }
 
@@ -91,6 +94,68 @@ impl PageFtl {
         superblock.valid = valid;
         self.next_life += 1;
         self.candidates.insert(number, valid, superblock.erases);
+    }
+}
+
+/// Logical units that are shuffled among themselves: 16 KiB of the map.
+const RUN_UNITS: u32 = 4096;
+/// Draws after which the largest share is looked for anew.
+const DRAWS_PER_SEARCH: u32 = 65_536;
+
+/// The places of one superblock that are still to be given out.
+struct Places {
+    /// The unit that comes next.
+    next: u32,
+    /// Units that it will hold yet.
+    left: u32,
+    /// Units from `next` to its end.
+    positions: u32,
+}
+
+impl Places {
+    /// The next unit that is taken: each with the chance of what is left over the positions that are left.
+    fn take(&mut self, rng: &mut Rng) -> u32 {
+        loop {
+            let unit = self.next;
+            let taken = rng.below(u64::from(self.positions)) < u64::from(self.left);
+            self.next += 1;
+            self.positions -= 1;
+            if taken {
+                self.left -= 1;
+                return unit;
+            }
+        }
+    }
+}
+
+/// Superblocks that are drawn with the chance of what they have left.
+struct Drawn {
+    places: Vec<Places>,
+    /// At least what any of them has left.
+    most: u32,
+    draws: u32,
+}
+
+impl Drawn {
+    fn new(places: Vec<Places>) -> Drawn {
+        Drawn { places, most: 0, draws: 0 }
+    }
+
+    fn take(&mut self, rng: &mut Rng) -> u32 {
+        loop {
+            if self.draws == 0 {
+                self.places.retain(|places| places.left > 0);
+                self.most = self.places.iter().map(|places| places.left).max().expect("a unit has a place");
+                // Near the end the shares change faster.
+                self.draws = DRAWS_PER_SEARCH.min(self.most);
+            }
+            self.draws -= 1;
+            let index = rng.below(self.places.len() as u64) as usize;
+            let places = &mut self.places[index];
+            if rng.below(u64::from(self.most)) < u64::from(places.left) {
+                return places.take(rng);
+            }
+        }
     }
 }
 
