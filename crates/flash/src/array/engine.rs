@@ -101,6 +101,8 @@ struct Started {
     kind: JobKind,
     class: Class,
     token: u32,
+    /// When it takes the die.
+    start: u64,
     /// From here to `end` it works in the array; later when it was suspended.
     array_start: u64,
     end: u64,
@@ -296,16 +298,11 @@ impl Array {
         }
     }
 
-    /// Jobs on a die that have not ended.
-    #[must_use]
-    pub fn jobs(&self, die: u32) -> usize {
-        let die = &self.dies[die as usize];
-        die.started.len() + usize::from(die.loaded.is_some()) + die.host.len() + die.collection.len()
-    }
-
     /// Tokens of the jobs that have begun and not ended: what a loss of power tears.
     pub fn begun(&self) -> impl Iterator<Item = u32> + '_ {
-        self.dies.iter().flat_map(|die| die.started.front()).map(|job| job.token)
+        let now = self.now;
+        let first = self.dies.iter().filter_map(|die| die.started.front());
+        first.filter(move |job| job.start <= now).map(|job| job.token)
     }
 
     /// Nanoseconds for which each die was given work so far, by die number.
@@ -408,7 +405,8 @@ impl Array {
         state.free_at = end;
         state.overtakes = 0;
         let (kind, class, token) = (job.kind, job.class, job.token);
-        state.started.push_back(Started { kind, class, token, array_start, end, suspensions: 0, reads_end: 0 });
+        let started = Started { kind, class, token, start: at, array_start, end, suspensions: 0, reads_end: 0 };
+        state.started.push_back(started);
         self.push(end, die, Event::End);
         self.load_next(now, die);
     }
@@ -456,7 +454,7 @@ fn interrupt(die: &mut Die, timing: &ArrayTiming, now: u64) -> Option<u64> {
         JobKind::Erase => suspend.erase,
         JobKind::Read => false,
     };
-    if !may || job.end <= now {
+    if !may || job.end <= now || job.start > now {
         return None;
     }
     if job.suspensions > 0 && now <= job.reads_end {

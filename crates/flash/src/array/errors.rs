@@ -237,7 +237,11 @@ fn exp_minus(x_e6: u64) -> u128 {
     // The series alternates; 20 terms of a number below one leave less than 2^-61.
     let (mut term, mut plus, mut minus) = (1_u128 << 64, 0_u128, 0_u128);
     for k in 1..=20_u128 {
-        if k % 2 == 1 { plus += term } else { minus += term }
+        if k % 2 == 1 {
+            plus += term
+        } else {
+            minus += term
+        }
         term = term * rest / (k * 1_000_000);
     }
     (0..whole).fold(plus - minus, |value, _| (value * E_MINUS_1) >> 64)
@@ -249,7 +253,10 @@ mod tests {
 
     fn params() -> ErrorParams {
         ErrorParams {
-            rber: vec![RberPoint { erases: 0, errors_e12: 1_000_000 }, RberPoint { erases: 3000, errors_e12: 4_000_000 }],
+            rber: vec![
+                RberPoint { erases: 0, errors_e12: 1_000_000 },
+                RberPoint { erases: 3000, errors_e12: 4_000_000 },
+            ],
             page_type_permille: vec![1000, 2000],
             retention_permille_per_day: 100,
             disturb_permille_per_thousand_reads: 10,

@@ -168,10 +168,7 @@ impl Shape {
     /// Mapping units of the whole array.
     #[must_use]
     pub const fn units(&self) -> u64 {
-        self.planes() as u64
-            * self.blocks_per_plane as u64
-            * self.pages_per_block as u64
-            * self.units_per_page() as u64
+        self.planes() as u64 * self.blocks_per_plane as u64 * self.pages_per_block as u64 * self.units_per_page() as u64
     }
 
     /// The die and plane of each stripe. With multi-plane programs a stripe is a die, and the plane is 0.
@@ -266,7 +263,8 @@ mod tests {
         let shape = Shape { dies_per_chip: 3, ..SMALL };
         let mut orders = 0;
         for code in 0..256_usize {
-            let text: String = [code & 3, code >> 2 & 3, code >> 4 & 3, code >> 6].iter().map(|&i| letters[i]).collect();
+            let text: String =
+                [code & 3, code >> 2 & 3, code >> 4 & 3, code >> 6].iter().map(|&i| letters[i]).collect();
             let Ok(order) = text.parse::<Order>() else { continue };
             orders += 1;
             assert_eq!(order.to_string(), text);

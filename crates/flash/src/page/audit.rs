@@ -25,10 +25,8 @@ impl<M: PageMedia> PageFtl<M> {
             if superblock.valid != valid[number] {
                 return Err(format!("superblock {number} counts {}, holds {}", superblock.valid, valid[number]));
             }
-            let is_empty = matches!(
-                superblock.state,
-                SuperblockState::Free | SuperblockState::Erasing | SuperblockState::Retired
-            );
+            let is_empty =
+                matches!(superblock.state, SuperblockState::Free | SuperblockState::Erasing | SuperblockState::Retired);
             if is_empty && superblock.valid > 0 {
                 return Err(format!("superblock {number} is {:?} and has valid units", superblock.state));
             }

@@ -30,8 +30,8 @@ pub struct PageFtlParams {
     pub spare_blocks_per_plane: u32,
     /// What is written together.
     pub streams: Streams,
-    /// Slots (what one program fills) that one die may hold for the host, the one that runs included: 1 to
-    /// 1,024. A write that finds them taken waits.
+    /// Slots (what one program fills) with host writes that one die may hold, the one that runs included: 1
+    /// to 1,024. A write that would begin another waits.
     pub slots_per_die_max: u32,
     /// Garbage collection.
     pub collection: Collection,
@@ -169,7 +169,11 @@ impl Sizes {
     /// Logical units for which collection always finds something to gain, with so many superblocks.
     pub(crate) fn logical_units_max(&self, ftl: &PageFtlParams, data_superblocks: u32) -> u64 {
         let closed = data_superblocks.saturating_sub(self.streams + ftl.collection.free_min);
-        let units = u64::from(closed) * u64::from(self.superblock_units - self.slot_units);
+        // Whatever the data, some victim has a slot of garbage. Where slots are programmed half empty, to
+        // free copies and for each checkpoint, it must have more than that costs.
+        let pads = if self.slot_units == 1 { 0 } else { 1 + u32::from(self.area_superblocks > 0) };
+        let garbage = (1 + pads) * self.slot_units;
+        let units = u64::from(closed) * u64::from(self.superblock_units.saturating_sub(garbage));
         units.saturating_sub(u64::from(self.map_pages))
     }
 }

@@ -108,6 +108,8 @@ pub struct PageFtl<M: PageMedia = NoMedia> {
     pub(crate) candidates: Candidates,
     pub(crate) streams: Vec<Stream>,
     pub(crate) writing: Vec<Writing>,
+    /// Slots with host writes in flight, by die.
+    pub(crate) host_slots: Vec<u32>,
     pub(crate) tasks: Vec<Option<Task>>,
     pub(crate) vacant: Vec<u32>,
     pub(crate) collector: Collector,
@@ -207,6 +209,7 @@ impl<M: PageMedia> PageFtl<M> {
             candidates: Candidates::new(ftl.collection.policy, ftl.wear.spread_max > 0, &sizes),
             streams,
             writing: Vec::new(),
+            host_slots: vec![0; shape.dies() as usize],
             tasks: Vec::new(),
             vacant: Vec::new(),
             collector: Collector::default(),

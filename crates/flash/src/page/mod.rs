@@ -32,5 +32,5 @@ pub use media::{NoMedia, PageMedia, Record, Root, SlotState, TrimRecord, Unit};
 #[cfg(any(test, feature = "planted"))]
 pub use planted::PageBug;
 pub use recover::PageRecovery;
-pub use serve::{Completed, Done, Outcome, ReadStatus, RequestId, Refused};
+pub use serve::{Completed, Done, Outcome, Refused, RequestId, Status};
 pub use stats::PageFtlStats;

@@ -97,8 +97,7 @@ impl<M: PageMedia> PageFtl<M> {
             return false;
         }
         let stripe = if is_full { 0 } else { self.split.stripes.split(state.next_slot).1 };
-        let die = self.stripes[stripe as usize].0;
-        self.array.jobs(die) < self.config.ftl.slots_per_die_max as usize
+        self.host_slots[self.stripes[stripe as usize].0 as usize] < self.config.ftl.slots_per_die_max
     }
 
     /// Units that collection can write without another superblock being freed.
@@ -243,9 +242,18 @@ impl<M: PageMedia> PageFtl<M> {
         writing.expect("an open superblock is noted").in_flight += 1;
         self.checkpoints.in_flight[task.era] += 1;
         self.counters.slots_programmed += 1;
+        if task.serial.is_some() {
+            *self.host_slots_of(task.slot) += 1;
+        }
         let (slot, class) = (task.slot, task.stream_class);
         let bytes = self.sizes.slot_units * BLOCK_BYTES;
         self.issue(slot, JobKind::Program, class, bytes, Task::Slot(task));
+    }
+
+    /// Slots with host writes in flight on the die of a slot.
+    fn host_slots_of(&mut self, slot: u32) -> &mut u32 {
+        let (_, stripe) = self.split.stripes.split(slot % self.sizes.slots_per_superblock);
+        &mut self.host_slots[self.stripes[stripe as usize].0 as usize]
     }
 
     pub(crate) fn slot_programmed(&mut self, task: SlotTask) {
@@ -263,6 +271,7 @@ impl<M: PageMedia> PageFtl<M> {
         self.checkpoints.in_flight[task.era] -= 1;
         if let Some(serial) = task.serial {
             self.streams[task.stream as usize].done(serial);
+            *self.host_slots_of(task.slot) -= 1;
         }
         let index = self.writing.iter().position(|writing| writing.superblock == number);
         let index = index.expect("a superblock with slots in flight is noted");

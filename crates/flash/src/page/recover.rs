@@ -181,7 +181,10 @@ impl<M: PageMedia> Recovery<M> {
             }
         }
         if root.is_none() && self.ftl.has_bug(PageBug::CheckpointWithoutRoot) {
-            root = parts.keys().next().map(|&(checkpoint, _)| (checkpoint, Root { life: u64::MAX >> 1, ..Root::default() }));
+            root = parts
+                .keys()
+                .next()
+                .map(|&(checkpoint, _)| (checkpoint, Root { life: u64::MAX >> 1, ..Root::default() }));
         }
         let Some((number, root)) = root else { return found };
         let count = parts.range((number, 0)..=(number, u32::MAX)).count();

@@ -23,14 +23,17 @@ pub enum Outcome {
     Waiting(RequestId),
 }
 
-/// Whether a read brought its bytes.
+/// How a request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum ReadStatus {
-    /// It did, or the request was none.
+pub enum Status {
+    /// As it was asked for.
     #[default]
     Ok,
     /// A unit has more errors than retries and code correct: NVMe's Unrecovered Read Error (02h/81h).
     Uncorrectable,
+    /// A write was not taken, or not to its end: the flash has worn out meanwhile. NVMe's Attempted Write
+    /// to Read Only Range (01h/82h).
+    ReadOnly,
 }
 
 /// The end of a request, and what it waited for: the parts add up to `due` less its arrival.
@@ -39,8 +42,8 @@ pub struct Done {
     /// When. A read's bytes are there; a write's are taken, and safe from a loss of power after the next
     /// flush; a flush's are on the media.
     pub due: Nanos,
-    /// Whether a read brought its bytes.
-    pub status: ReadStatus,
+    /// How it ended.
+    pub status: Status,
     /// A read's wait for its die behind host operations.
     pub wait_host_ns: u64,
     /// A read's wait for its die behind collection.
@@ -234,16 +237,16 @@ impl<M: PageMedia> PageFtl<M> {
     ///
     /// # Errors
     /// When its bytes were lost.
-    pub fn payload(&self, lpn: u64) -> Result<Option<u64>, ReadStatus> {
+    pub fn payload(&self, lpn: u64) -> Result<Option<u64>, Status> {
         let unit = self.map[lpn as usize];
         if unit == NONE || !M::KEEPS {
             return Ok(None);
         }
         let slot_units = self.sizes.slot_units;
         let (slot, index) = (unit / slot_units, (unit % slot_units) as usize);
-        let found = self.kept_unit(slot, index).ok_or(ReadStatus::Uncorrectable)?;
+        let found = self.kept_unit(slot, index).ok_or(Status::Uncorrectable)?;
         if found.lpn != lpn as u32 || found.lost {
-            return Err(ReadStatus::Uncorrectable);
+            return Err(Status::Uncorrectable);
         }
         Ok(Some(found.payload))
     }
@@ -297,14 +300,15 @@ impl<M: PageMedia> PageFtl<M> {
     /// Goes on with writes that wait, in their order.
     pub(crate) fn serve_waiting(&mut self) {
         while let Some(mut request) = self.waiting.pop_front() {
-            let is_done = self.write_units(&mut request);
+            let is_done = !self.read_only && self.write_units(&mut request);
             self.begin_work();
-            if !is_done {
+            if !is_done && !self.read_only {
                 self.waiting.push_front(request);
                 break;
             }
             let wait_space_ns = self.now.saturating_since(request.arrived);
-            let done = Done { due: self.now, wait_space_ns, ..Done::default() };
+            let status = if is_done { Status::Ok } else { Status::ReadOnly };
+            let done = Done { due: self.now, status, wait_space_ns, ..Done::default() };
             self.completed.push_back(Completed { id: request.id, done });
         }
     }
@@ -337,7 +341,7 @@ impl<M: PageMedia> PageFtl<M> {
     fn read_units(&mut self, lpn: u32, count: u32) -> Done {
         self.counters.units_read += u64::from(count);
         let mut slowest = Done { due: self.now, ..Done::default() };
-        let mut status = ReadStatus::Ok;
+        let mut status = Status::Ok;
         let mut next = lpn;
         while next < lpn + count {
             let unit = self.map[next as usize];
@@ -356,13 +360,13 @@ impl<M: PageMedia> PageFtl<M> {
             }
             let done = self.read_page(unit, units);
             let is_lost = !self.lost.is_empty() && self.lost.range(next..next + units).next().is_some();
-            status = status.max(done.status).max(if is_lost { ReadStatus::Uncorrectable } else { ReadStatus::Ok });
+            status = status.max(done.status).max(if is_lost { Status::Uncorrectable } else { Status::Ok });
             if done.due > slowest.due {
                 slowest = done;
             }
             next += units;
         }
-        self.counters.reads_uncorrectable += u64::from(status == ReadStatus::Uncorrectable);
+        self.counters.reads_uncorrectable += u64::from(status == Status::Uncorrectable);
         Done { status, ..slowest }
     }
 
@@ -377,7 +381,7 @@ impl<M: PageMedia> PageFtl<M> {
         self.counters.pages_read += 1;
         Done {
             due: time.due,
-            status: if errors.uncorrectable { ReadStatus::Uncorrectable } else { ReadStatus::Ok },
+            status: if errors.uncorrectable { Status::Uncorrectable } else { Status::Ok },
             wait_host_ns: time.wait_host_ns,
             wait_collection_ns: time.wait_collection_ns,
             wait_channel_ns: time.wait_channel_ns,

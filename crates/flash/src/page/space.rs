@@ -119,7 +119,8 @@ impl<M: PageMedia> PageFtl<M> {
     pub(crate) fn replace_block(&mut self, superblock: u32, stripe: u32) -> bool {
         let (die, plane) = self.stripes[stripe as usize];
         // With multi-plane operations the failing plane is any of the die's.
-        let plane = if self.sizes.slot_planes > 1 { self.rng.below(u64::from(self.sizes.slot_planes)) as u32 } else { plane };
+        let plane =
+            if self.sizes.slot_planes > 1 { self.rng.below(u64::from(self.sizes.slot_planes)) as u32 } else { plane };
         self.counters.blocks_gone_bad += 1;
         let spares = &mut self.spares[(die * self.config.shape.planes_per_die + plane) as usize];
         if *spares > 0 {

@@ -21,11 +21,13 @@ fn closed_form(a: f64) -> f64 {
 
 /// Write amplification in the steady state, measured after everything was overwritten several times.
 fn simulate(policy: VictimPolicy, streams: Streams, over_provisioning_percent: u64, seed: u64) -> (f64, f64) {
-    let superblocks = 1024 - 3;
+    let superblocks = 1024 - 4;
     let logical = superblocks * 64 * 100 / (100 + over_provisioning_percent);
     let mut ftl_params = params(logical);
     ftl_params.streams = streams;
     ftl_params.collection.policy = policy;
+    // As many superblocks are free, however fast the host is.
+    ftl_params.collection.free_min = 2;
     let mut ftl = PageFtl::new(&config(SHAPE, ftl_params), seed).unwrap();
     let (mut now, mut rng) = (Nanos::ZERO, Rng::new(seed));
     for lpn in 0..logical {

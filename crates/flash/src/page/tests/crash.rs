@@ -172,8 +172,7 @@ fn draw_config(rng: &mut Rng) -> PageFtlConfig {
         };
         let mut ftl = params(1);
         ftl.streams = [Streams::Shared, Streams::Separate, Streams::HotCold][rng.below(3) as usize];
-        let policies =
-            [VictimPolicy::Greedy, VictimPolicy::Fifo, VictimPolicy::CostBenefit, VictimPolicy::Choices(2)];
+        let policies = [VictimPolicy::Greedy, VictimPolicy::Fifo, VictimPolicy::CostBenefit, VictimPolicy::Choices(2)];
         ftl.collection.policy = policies[rng.below(4) as usize];
         ftl.collection.free_min = 1 + rng.below(2) as u32;
         ftl.collection.free_foreground = ftl.collection.free_min + rng.below(2) as u32;

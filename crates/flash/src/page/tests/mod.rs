@@ -3,4 +3,5 @@
 mod amplification;
 mod common;
 mod crash;
+mod model;
 mod sequences;
