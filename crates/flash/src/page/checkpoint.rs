@@ -80,9 +80,21 @@ pub(crate) struct Checkpoints {
     carried_through: u64,
     /// The current area is full: a checkpoint begins early.
     is_full: bool,
+    /// Superblock that the last checkpoint may still name: not erased before the next one is whole.
+    held: Option<u32>,
 }
 
 impl Checkpoints {
+    /// Keeps a superblock until a checkpoint that begins from now on is whole.
+    pub(crate) fn hold(&mut self, superblock: u32) {
+        self.held = Some(superblock);
+        self.is_full = true;
+    }
+
+    pub(crate) fn holds(&self, superblock: u32) -> bool {
+        self.held == Some(superblock)
+    }
+
     /// The first trim that is not on record, `u64::MAX` when all are.
     pub(crate) fn first_unsaved(&self) -> u64 {
         self.unsaved.first().map_or(u64::MAX, |trim| trim.sequence)
@@ -327,6 +339,7 @@ impl<M: PageMedia> PageFtl<M> {
         checkpoints.current = 1 - checkpoints.current;
         checkpoints.next_slot = checkpoints.target_slot;
         checkpoints.opened_before = 0;
+        checkpoints.held = None;
         checkpoints.carried.clear();
         let through = checkpoints.carried_through;
         checkpoints.unsaved.retain(|trim| trim.sequence > through);

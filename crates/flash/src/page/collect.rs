@@ -259,6 +259,9 @@ impl<M: PageMedia> PageFtl<M> {
         if victim.copies > 0 && !self.has_bug(PageBug::EraseBeforeCopies) {
             return false;
         }
+        if self.checkpoints.holds(victim.superblock) {
+            return false;
+        }
         let killed_by = self.superblocks[victim.superblock as usize].killed_by;
         let keeps_nothing = self.config.ftl.checkpoint_superblocks == 0;
         if keeps_nothing || self.has_bug(PageBug::EraseBeforeKillers) || killed_by <= self.durable_sequence() {

@@ -50,11 +50,9 @@ struct Found {
     sequence: u64,
     unit: u32,
     life: u64,
-    /// Another place with the same sequence, or [`NONE`].
-    twin: u32,
 }
 
-const NOTHING: Found = Found { sequence: 0, unit: NONE, life: 0, twin: NONE };
+const NOTHING: Found = Found { sequence: 0, unit: NONE, life: 0 };
 
 /// What the current area says.
 #[derive(Debug, Clone, Default)]
@@ -270,15 +268,10 @@ impl<M: PageMedia> Recovery<M> {
         let found = &mut self.found[unit.lpn as usize];
         let is_newer = unit.sequence > found.sequence || self.ftl.has_bug(PageBug::IgnoreSequence);
         if found.unit == NONE || is_newer {
-            *found = Found { sequence: unit.sequence, unit: place, life, twin: NONE };
-        } else if unit.sequence == found.sequence {
+            *found = Found { sequence: unit.sequence, unit: place, life };
+        } else if unit.sequence == found.sequence && life > found.life {
             // The younger superblock holds the copy, which stands: the original may be on the way out.
-            let is_copy = life > found.life;
-            let original = if is_copy { found.unit } else { place };
-            if is_copy {
-                (found.unit, found.life) = (place, life);
-            }
-            found.twin = original;
+            (found.unit, found.life) = (place, life);
         }
     }
 
@@ -296,10 +289,7 @@ impl<M: PageMedia> Recovery<M> {
             }
             let found = &mut self.found[lpn];
             if found.unit == NONE {
-                *found = Found { sequence: 0, unit: entry, life: probe.life, twin: NONE };
-            } else if found.twin == NONE {
-                // Perhaps the original of a copy that was found: looked at only if need be.
-                found.twin = entry;
+                *found = Found { sequence: 0, unit: entry, life: probe.life };
             }
         }
         let since = self.area.root.sequence;
@@ -406,52 +396,76 @@ impl<M: PageMedia> Recovery<M> {
         }
     }
 
-    /// A cut in the middle of a victim leaves half of it copied. Usually the copies stand. Where no
-    /// superblock is empty and the rest does not fit into what is open, the originals stand instead, so that
-    /// the superblock of the copies becomes empty.
+    /// A cut in the middle of a victim leaves half of it copied, and the copies stand. Where no superblock is
+    /// empty and what is left of the victim does not fit into what is open (cut after cut tears slots), the
+    /// originals stand instead, so that the superblock of the copies becomes empty. It is erased once a
+    /// checkpoint says so.
     fn drop_copies(&mut self) {
         let ftl = &mut self.ftl;
         let Some(emptiest) = ftl.candidates.emptiest(&ftl.superblocks) else { return };
-        let valid = ftl.superblocks[emptiest as usize].valid;
-        if u64::from(valid) <= ftl.collection_room() {
+        if u64::from(ftl.superblocks[emptiest as usize].valid) <= ftl.collection_room() {
             return;
         }
         let stream = ftl.collection_stream();
-        let number = ftl.streams[stream].superblock;
-        if number == NONE {
-            return;
-        }
-        let mine: Vec<u32> = (0..self.found.len() as u32)
-            .filter(|&lpn| {
-                let unit = self.ftl.map[lpn as usize];
-                unit != NONE && self.ftl.split.superblock_units.quotient(unit) == number
-            })
+        let copies = (0..ftl.sizes.superblocks).filter(|&number| {
+            let probe = &self.probes[number as usize];
+            probe.life > 0 && probe.stream == stream as u32
+        });
+        let Some(number) = copies.max_by_key(|&number| self.probes[number as usize].life) else { return };
+        let is_copy = |unit: u32| unit != NONE && self.ftl.split.superblock_units.quotient(unit) == number;
+        let copied = (0..self.ftl.map.len() as u32).filter(|&lpn| is_copy(self.ftl.map[lpn as usize]));
+        let copied: BTreeMap<u32, Option<u64>> = copied
+            .map(|lpn| (lpn, self.unit_at(self.ftl.map[lpn as usize]).map(|unit| unit.sequence)))
             .collect();
-        let has_original = |lpn: &u32| {
-            let found = self.found[*lpn as usize];
-            let twin = if found.twin == NONE { None } else { self.unit_at(found.twin) };
-            twin.is_some_and(|twin| twin.lpn == *lpn && twin.sequence == found.sequence)
-        };
-        if !mine.iter().all(has_original) {
+        let originals = self.find_originals(number, &copied);
+        if originals.len() < copied.len() {
             return;
         }
-        for lpn in mine {
-            let twin = self.found[lpn as usize].twin;
-            let original = self.ftl.split.superblock_units.quotient(twin);
-            let state = &self.ftl.superblocks[original as usize];
-            let (valid, erases, is_closed) = (state.valid, state.erases, state.state == SuperblockState::Closed);
-            if is_closed {
-                self.ftl.candidates.remove(original, valid, erases);
+        self.detach(number, stream);
+        for (lpn, unit) in originals {
+            let (from, to) = (number, self.ftl.split.superblock_units.quotient(unit));
+            for (number, more) in [(from, false), (to, true)] {
+                let state = self.ftl.superblocks[number as usize];
+                self.ftl.candidates.remove(number, state.valid, state.erases);
+                let valid = if more { state.valid + 1 } else { state.valid - 1 };
+                self.ftl.superblocks[number as usize].valid = valid;
+                self.ftl.candidates.insert(number, valid, state.erases);
             }
-            self.map_unit(lpn, twin);
-            if is_closed {
-                self.ftl.candidates.insert(original, valid + 1, erases);
+            self.ftl.map[lpn as usize] = unit;
+            self.ftl.reverse[unit as usize] = lpn;
+        }
+        self.ftl.checkpoints.hold(number);
+        self.report.copies_dropped += 1;
+    }
+
+    /// Where else, in a closed superblock, the same versions lie. Reads the whole log: this is rare.
+    fn find_originals(&mut self, number: u32, copied: &BTreeMap<u32, Option<u64>>) -> BTreeMap<u32, u32> {
+        let mut originals = BTreeMap::new();
+        for superblock in self.data_superblocks().filter(|&other| other != number) {
+            if self.ftl.superblocks[superblock as usize].state != SuperblockState::Closed {
+                continue;
+            }
+            for slot in superblock * self.slots()..(superblock + 1) * self.slots() {
+                self.report.scan_slots_read += 1;
+                let SlotState::Whole { record: Record::Data { units, .. }, .. } = self.ftl.media.slot(slot) else {
+                    continue;
+                };
+                for (place, unit) in (slot * self.ftl.sizes.slot_units..).zip(units) {
+                    if copied.get(&unit.lpn) == Some(&Some(unit.sequence)) && !unit.lost {
+                        originals.insert(unit.lpn, place);
+                    }
+                }
             }
         }
-        self.ftl.superblocks[number as usize].valid = 0;
-        self.ftl.streams[stream].superblock = NONE;
-        self.ftl.writing.retain(|writing| writing.superblock != number);
-        self.ftl.close(number);
-        self.report.copies_dropped += 1;
+        originals
+    }
+
+    /// A stream leaves its superblock, which is closed.
+    fn detach(&mut self, number: u32, stream: usize) {
+        if self.ftl.streams[stream].superblock == number {
+            self.ftl.streams[stream].superblock = NONE;
+            self.ftl.writing.retain(|writing| writing.superblock != number);
+            self.ftl.close(number);
+        }
     }
 }

@@ -415,3 +415,44 @@ fn every_planted_bug_of_the_page_map_is_found() {
         assert!(found.is_some(), "{bug:?} was not found");
     }
 }
+
+/// A full device whose power is lost in the middle of every collection, again and again.
+#[test]
+fn a_full_device_that_is_cut_off_in_every_collection_still_takes_writes() {
+    let mut dropped = 0;
+    for seed in 0..60 {
+        let mut rng = Rng::new(seed);
+        let shape = Shape { blocks_per_plane: 12, channels: 1 + seed as u32 % 3, ..ONE_DIE };
+        let mut config = config(shape, params(1));
+        config.ftl.collection.free_foreground = 1;
+        config.ftl.collection.free_background = 1;
+        config.ftl.checkpoint_superblocks = 2;
+        config.ftl.logical_units = config.logical_units_max();
+        let units = config.ftl.logical_units;
+        let mut ftl = PageFtl::with_media(&config, seed, TestMedia::new(&config, seed)).unwrap();
+        let (mut now, mut model) = (Nanos::ZERO, Model::new(units));
+        for round in 0..100 {
+            let victims = ftl.stats().victims;
+            for _ in 0..1_000 {
+                let lpn = rng.below(units);
+                let payload = model.write(lpn);
+                write(&mut ftl, &mut now, lpn, payload);
+                if ftl.stats().victims > victims {
+                    break;
+                }
+            }
+            for _ in 0..rng.below(12) {
+                let Some(at) = ftl.next_event() else { break };
+                now = now.max(at);
+                ftl.advance(now);
+            }
+            let (recovered, report) = PageFtl::recover(&config, seed, ftl.lose_power()).unwrap();
+            dropped += report.copies_dropped;
+            ftl = recovered;
+            ftl.advance(now);
+            ftl.audit().unwrap();
+            model.recovered(&ftl).unwrap_or_else(|error| panic!("seed {seed}, round {round}: {error}"));
+        }
+    }
+    assert!(dropped > 0, "no cut left too little space for the copies to stand");
+}
