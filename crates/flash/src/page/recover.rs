@@ -414,9 +414,8 @@ impl<M: PageMedia> Recovery<M> {
         let Some(number) = copies.max_by_key(|&number| self.probes[number as usize].life) else { return };
         let is_copy = |unit: u32| unit != NONE && self.ftl.split.superblock_units.quotient(unit) == number;
         let copied = (0..self.ftl.map.len() as u32).filter(|&lpn| is_copy(self.ftl.map[lpn as usize]));
-        let copied: BTreeMap<u32, Option<u64>> = copied
-            .map(|lpn| (lpn, self.unit_at(self.ftl.map[lpn as usize]).map(|unit| unit.sequence)))
-            .collect();
+        let copied: BTreeMap<u32, Option<u64>> =
+            copied.map(|lpn| (lpn, self.unit_at(self.ftl.map[lpn as usize]).map(|unit| unit.sequence))).collect();
         let originals = self.find_originals(number, &copied);
         if originals.len() < copied.len() {
             return;
