@@ -31,6 +31,10 @@ const NO_MATCH: usize = usize::MAX;
 /// Bytes that one wide copy moves. Wider than what is wanted is allowed where both sides have the room.
 const WIDE: usize = 16;
 
+/// Output that a sequence with fewer than 15 literals may be written to, in bytes: token, a wide copy of the literals,
+/// offset, and one more byte of the length.
+const SHORT_OUTPUT: usize = 1 + WIDE + 2 + 1;
+
 /// Compresses one input into one block.
 #[derive(Debug, Clone)]
 pub struct Compressor {
@@ -108,26 +112,26 @@ impl Compressor {
 
     /// Writes the literals up to a match at the present position, and the match.
     #[inline(always)]
-    fn emit(&mut self, input: &[u8], output: &mut [u8], mut candidate: usize) -> Result<(), CodecError> {
+    fn emit(&mut self, input: &[u8], output: &mut [u8], candidate: usize) -> Result<(), CodecError> {
         let mut position = self.position;
         let end = position + MATCH_MIN + common(input, candidate + MATCH_MIN, position + MATCH_MIN);
-        while position > self.anchor && candidate > 0 && input[position - 1] == input[candidate - 1] {
-            position -= 1;
-            candidate -= 1;
-        }
-        let offset = position - candidate;
+        let back = common_back(&input[self.anchor..position], &input[..candidate]);
+        position -= back;
+        let offset = position - (candidate - back);
         let (literals, extra) = (position - self.anchor, end - position - MATCH_MIN);
         let target = output.get_mut(self.written..).ok_or(CodecError::NoRoom)?;
         let source = &input[self.anchor..];
         if literals < 15
-            && extra < 15
-            && target.len() >= 1 + WIDE + 2
+            && extra < 15 + 255
+            && let Some(room) = target.first_chunk_mut::<SHORT_OUTPUT>()
             && let Some(wide) = source.first_chunk::<WIDE>()
         {
-            target[0] = (literals << 4 | extra) as u8;
-            target[1..1 + WIDE].copy_from_slice(wide);
-            target[1 + literals..3 + literals].copy_from_slice(&(offset as u16).to_le_bytes());
-            self.written += 3 + literals;
+            room[0] = (literals << 4 | extra.min(15)) as u8;
+            room[1..1 + WIDE].copy_from_slice(wide);
+            room[1 + literals..3 + literals].copy_from_slice(&(offset as u16).to_le_bytes());
+            // Of no meaning where the token says all; the next sequence then begins here.
+            room[3 + literals] = extra.wrapping_sub(15) as u8;
+            self.written += 3 + literals + usize::from(extra >= 15);
         } else {
             self.written += put_sequence(&source[..literals], target, offset, extra)?;
         }
@@ -163,10 +167,12 @@ pub struct Decompressor {
 /// Output bytes that one byte of budget may make. Budgets count input, but a move must not wait for a few bytes
 /// that stand for a long run.
 const EXPANSION: usize = 4;
-/// Input that a short sequence may look at: token, a wide copy, offset.
-const FAST_INPUT: usize = 1 + WIDE + 2;
-/// Output that a short sequence may write to: fewer than 15 literals and two wide copies.
-const FAST_OUTPUT: usize = 3 * WIDE;
+/// The most literals, and the longest match, of a usual sequence, in bytes: two wide copies.
+const USUAL_LENGTH: usize = 2 * WIDE;
+/// Input that a usual sequence may look at, in bytes: token, literals, offset, and one more byte of each length.
+const USUAL_INPUT: usize = 1 + 1 + USUAL_LENGTH + 2 + 1;
+/// Output that a usual sequence may write to, in bytes.
+const USUAL_OUTPUT: usize = 2 * USUAL_LENGTH;
 
 impl Decompressor {
     /// A decompressor at the beginning of a block.
@@ -184,94 +190,154 @@ impl Decompressor {
     /// # Errors
     /// [`CodecError::Malformed`] when the input is not a block, [`CodecError::NoRoom`] when `output` is too short.
     pub fn step(&mut self, input: &[u8], output: &mut [u8], budget: usize) -> Result<Step, CodecError> {
+        assert!(u32::try_from(input.len().max(output.len())).is_ok(), "a unit is of 32 bits");
         let stop = self.read.saturating_add(budget.max(1));
         let stop_output = self.written.saturating_add(budget.max(1).saturating_mul(EXPANSION));
+        let usual_input = &input[..input.len().min(stop.saturating_add(USUAL_INPUT))];
+        let usual_output = output.len().min(stop_output.saturating_add(USUAL_OUTPUT));
         loop {
-            self.short_sequences(
-                &input[..input.len().min(stop.saturating_add(FAST_INPUT))],
-                truncate(output, stop_output.saturating_add(FAST_OUTPUT)),
-            );
+            if let Some(rest) = usual_input.get(self.read..) {
+                self.advance(usual_sequences(rest, &mut output[..usual_output], self.written));
+            }
             if (self.read >= stop || self.written >= stop_output) && self.read < input.len() {
                 return Ok(Step::Yielded(self.read));
             }
-            if self.any_sequence(input, output)? {
+            self.advance(any_sequence(&input[self.read..], output, self.written).checked()?);
+            if self.read == input.len() {
                 return Ok(Step::Done(self.written));
             }
         }
     }
 
-    /// The usual case: sequences with few literals and a short match from further back than a wide copy reaches, as
-    /// long as the ends of both buffers are far. Leaves everything else, and everything wrong, to
-    /// [`Decompressor::any_sequence`]. A function of its own, for it needs nearly every register.
-    #[inline(never)]
-    fn short_sequences(&mut self, input: &[u8], output: &mut [u8]) {
-        let (mut read, mut written) = (self.read, self.written);
-        while let Some(source) = input.get(read..)
-            && let Some(source) = source.first_chunk::<FAST_INPUT>()
-            && let Some(target) = output.get_mut(written..)
-            && let Some(target) = target.first_chunk_mut::<FAST_OUTPUT>()
-        {
-            let token = source[0];
-            let (literals, extra) = (usize::from(token >> 4), usize::from(token & 15));
-            if literals == 15 || extra == 15 {
-                break;
-            }
-            target[..WIDE].copy_from_slice(&source[1..1 + WIDE]);
-            let offset = usize::from(u16::from_le_bytes([source[1 + literals], source[2 + literals]]));
-            let to = written + literals;
-            let from = to.wrapping_sub(offset);
-            if offset < MATCH_MIN + 14 {
-                break;
-            }
-            let Some(before) = output.get(from..) else { break };
-            let Some(before) = before.first_chunk::<{ 3 * 8 }>() else { break };
-            let words = before.as_chunks::<8>().0;
-            let [x, y, z] = [u64::from_le_bytes(words[0]), u64::from_le_bytes(words[1]), u64::from_le_bytes(words[2])];
-            let Some(target) = output.get_mut(to..) else { break };
-            let Some(target) = target.first_chunk_mut::<{ 3 * 8 }>() else { break };
-            let words = target.as_chunks_mut::<8>().0;
-            (words[0], words[1], words[2]) = (x.to_le_bytes(), y.to_le_bytes(), z.to_le_bytes());
-            read += 3 + literals;
-            written += literals + MATCH_MIN + extra;
-        }
-        (self.read, self.written) = (read, written);
-    }
-
-    /// One sequence of any form; true when it was the last one.
     #[inline(always)]
-    fn any_sequence(&mut self, input: &[u8], output: &mut [u8]) -> Result<bool, CodecError> {
-        let (mut read, mut written) = (self.read, self.written);
-        let token = *input.get(read).ok_or(CodecError::Malformed)?;
-        read += 1;
-        let literals = take_length(input, &mut read, usize::from(token >> 4))?;
-        let source = input.get(read..).filter(|rest| rest.len() >= literals).ok_or(CodecError::Malformed)?;
-        let target = output.get_mut(written..).filter(|rest| rest.len() >= literals).ok_or(CodecError::NoRoom)?;
-        copy_literals(source, target, literals);
-        read += literals;
-        written += literals;
-        if read == input.len() {
-            (self.read, self.written) = (read, written);
-            return Ok(true);
-        }
-        let offset = input.get(read..).and_then(|rest| rest.first_chunk::<2>()).ok_or(CodecError::Malformed)?;
-        let offset = usize::from(u16::from_le_bytes(*offset));
-        read += 2;
-        let length = take_length(input, &mut read, usize::from(token & 15))? + MATCH_MIN;
-        if offset == 0 || offset > written {
-            return Err(CodecError::Malformed);
-        }
-        if length > output.len() - written {
-            return Err(CodecError::NoRoom);
-        }
-        copy_match(output, written, offset, length);
-        (self.read, self.written) = (read, written + length);
-        Ok(false)
+    fn advance(&mut self, reached: Reached) {
+        self.read += (reached.0 >> 32) as usize;
+        self.written = (reached.0 & u64::from(u32::MAX)) as usize;
     }
 }
 
-fn truncate(bytes: &mut [u8], length: usize) -> &mut [u8] {
-    let length = length.min(bytes.len());
-    &mut bytes[..length]
+/// How many bytes were read, and up to where was written, or why not: one number, for more would be answered through
+/// memory.
+struct Reached(u64);
+
+impl Reached {
+    const MALFORMED: Reached = Reached(u64::MAX);
+    const NO_ROOM: Reached = Reached(u64::MAX - 1);
+
+    #[inline(always)]
+    fn new(read: usize, written: usize) -> Reached {
+        Reached((read as u64) << 32 | written as u64)
+    }
+
+    #[inline(always)]
+    fn checked(self) -> Result<Reached, CodecError> {
+        match self {
+            Reached(u64::MAX) => Err(CodecError::Malformed),
+            Reached(number) if number == Reached::NO_ROOM.0 => Err(CodecError::NoRoom),
+            reached => Ok(reached),
+        }
+    }
+}
+
+/// Works on usual sequences, as long as the ends of both buffers are far: up to [`USUAL_LENGTH`] literals, and a match
+/// of up to as much from further back than a wide copy reaches. Leaves everything else, and everything wrong, to
+/// [`any_sequence`].
+///
+/// Which of the two lengths of a match a sequence has is computed and not branched on, and the second wide copy is made
+/// whether it is needed or not: in records, no processor guesses these. What lives through the loop has to fit in
+/// registers, or it is moved on each way out. So this is a function of its own, and reads its input off the front.
+#[inline(never)]
+fn usual_sequences(input: &[u8], output: &mut [u8], mut written: usize) -> Reached {
+    let mut rest = input;
+    while let Some(source) = rest.first_chunk::<USUAL_INPUT>() {
+        let Some(target) = chunk_mut::<USUAL_OUTPUT>(output, written) else { break };
+        let token = usize::from(source[0]);
+        let (mut begin, mut literals, short) = (1, token >> 4, token & 15);
+        if token >= 0xf0 {
+            literals += usize::from(source[1]);
+            if literals > USUAL_LENGTH {
+                break;
+            }
+            begin = 2;
+            put_wide(target, WIDE, get_wide(source, begin + WIDE));
+        }
+        put_wide(target, 0, get_wide(source, begin));
+        let tail = begin + literals;
+        let offset = usize::from(u16::from_le_bytes([source[tail], source[tail + 1]]));
+        let longer = usize::from(short == 15);
+        let length = MATCH_MIN + short + longer * usize::from(source[tail + 2]);
+        if offset < WIDE || length > USUAL_LENGTH {
+            break;
+        }
+        // Where the offset is wrong this is far outside.
+        let from = (written + literals).wrapping_sub(offset);
+        // One after the other, for the second half may repeat the first.
+        let Some(before) = chunk::<USUAL_LENGTH>(output, from) else { break };
+        let half = get_wide(before, 0);
+        let Some(target) = chunk_mut::<USUAL_OUTPUT>(output, written) else { break };
+        put_wide(target, literals, half);
+        let Some(before) = chunk::<USUAL_LENGTH>(output, from) else { break };
+        let half = get_wide(before, WIDE);
+        let Some(target) = chunk_mut::<USUAL_OUTPUT>(output, written) else { break };
+        put_wide(target, literals + WIDE, half);
+        rest = &rest[tail + 2 + longer..];
+        written += literals + length;
+    }
+    Reached::new(input.len() - rest.len(), written)
+}
+
+/// One sequence of any form, the last one among them.
+#[inline(always)]
+fn any_sequence(input: &[u8], output: &mut [u8], written: usize) -> Reached {
+    let Some((token, mut rest)) = input.split_first() else { return Reached::MALFORMED };
+    let Some(literals) = take_length(&mut rest, token >> 4) else { return Reached::MALFORMED };
+    if literals > rest.len() {
+        return Reached::MALFORMED;
+    }
+    let Some(target) = output.get_mut(written..).filter(|room| room.len() >= literals) else {
+        return Reached::NO_ROOM;
+    };
+    copy_literals(rest, target, literals);
+    rest = &rest[literals..];
+    let written = written + literals;
+    if rest.is_empty() {
+        return Reached::new(input.len(), written);
+    }
+    let Some((offset, mut rest)) = rest.split_first_chunk::<2>() else { return Reached::MALFORMED };
+    let offset = usize::from(u16::from_le_bytes(*offset));
+    let Some(extra) = take_length(&mut rest, token & 15) else { return Reached::MALFORMED };
+    let end = written + MATCH_MIN + extra;
+    // A block ends with literals.
+    if offset == 0 || offset > written || rest.is_empty() {
+        return Reached::MALFORMED;
+    }
+    if end > output.len() {
+        return Reached::NO_ROOM;
+    }
+    copy_match(output, written, offset, end);
+    Reached::new(input.len() - rest.len(), end)
+}
+
+#[inline(always)]
+fn chunk<const N: usize>(bytes: &[u8], at: usize) -> Option<&[u8; N]> {
+    bytes.get(at..)?.first_chunk()
+}
+
+#[inline(always)]
+fn chunk_mut<const N: usize>(bytes: &mut [u8], at: usize) -> Option<&mut [u8; N]> {
+    bytes.get_mut(at..)?.first_chunk_mut()
+}
+
+#[inline(always)]
+fn get_wide(bytes: &[u8], at: usize) -> [u8; WIDE] {
+    let mut word = [0u8; WIDE];
+    word.copy_from_slice(&bytes[at..at + WIDE]);
+    word
+}
+
+#[inline(always)]
+fn put_wide(bytes: &mut [u8], at: usize, word: [u8; WIDE]) {
+    bytes[at..at + WIDE].copy_from_slice(&word);
 }
 
 /// Hashes five bytes, one more than the shortest match has. That misses some matches of four bytes, which save a byte
@@ -297,6 +363,12 @@ fn common(input: &[u8], a: usize, b: usize) -> usize {
         length += 8;
     }
     length + earlier_rest.iter().zip(later_rest).take_while(|(x, y)| x == y).count()
+}
+
+/// How many bytes at the ends of two ranges are the same.
+#[inline(always)]
+fn common_back(a: &[u8], b: &[u8]) -> usize {
+    a.iter().rev().zip(b.iter().rev()).take_while(|(x, y)| x == y).count()
 }
 
 /// Writes a sequence of any form; answers its length.
@@ -327,27 +399,21 @@ fn put_length(output: &mut [u8], mut at: usize, length: usize) -> usize {
     at + 1
 }
 
+/// A length that begins in a token and takes what does not fit there off the input.
 #[inline(always)]
-fn take_length(input: &[u8], read: &mut usize, short: usize) -> Result<usize, CodecError> {
-    let mut length = short;
+fn take_length(input: &mut &[u8], short: u8) -> Option<usize> {
+    let mut length = usize::from(short);
     if short == 15 {
         loop {
-            let byte = *input.get(*read).ok_or(CodecError::Malformed)?;
-            *read += 1;
-            length += usize::from(byte);
-            if byte != 255 {
+            let (byte, rest) = input.split_first()?;
+            *input = rest;
+            length += usize::from(*byte);
+            if *byte != 255 {
                 break;
             }
         }
     }
-    Ok(length)
-}
-
-#[inline(always)]
-fn move_wide(bytes: &mut [u8], from: usize, to: usize) {
-    let mut word = [0u8; WIDE];
-    word.copy_from_slice(&bytes[from..from + WIDE]);
-    bytes[to..to + WIDE].copy_from_slice(&word);
+    Some(length)
 }
 
 /// Copies a run of literals; both sides have at least `length` bytes. A copy of a fixed size is a few instructions, one
@@ -367,22 +433,21 @@ fn copy_literals(source: &[u8], target: &mut [u8], length: usize) {
     }
 }
 
-/// Repeats what was written `offset` bytes ago; all of it fits.
+/// Repeats what was written `offset` bytes ago, up to `end`; all of it fits.
 #[inline(always)]
-fn copy_match(output: &mut [u8], mut at: usize, mut offset: usize, length: usize) {
-    let end = at + length;
-    if offset < WIDE {
-        // A run of short periods: when a width of it is written, it repeats from a whole number of periods back, too.
-        let head = end.min(at + WIDE);
-        while at < head {
-            output[at] = output[at - offset];
-            at += 1;
+fn copy_match(output: &mut [u8], mut at: usize, offset: usize, end: usize) {
+    if offset >= WIDE {
+        at = copy_on::<WIDE>(output, at, offset, end);
+    } else if offset >= WORD {
+        at = copy_on::<WORD>(output, at, offset, end);
+    } else if let Some(before) = chunk::<WORD>(output, at - offset) {
+        let word = repeated(u64::from_le_bytes(*before), offset as u32 * 8).to_le_bytes();
+        while at < end
+            && let Some(target) = chunk_mut(output, at)
+        {
+            *target = word;
+            at += WHOLE_PERIODS[offset];
         }
-        offset *= PERIODS[offset];
-    }
-    while at < end && at + WIDE <= output.len() {
-        move_wide(output, at - offset, at);
-        at += WIDE;
     }
     while at < end {
         output[at] = output[at - offset];
@@ -390,16 +455,32 @@ fn copy_match(output: &mut [u8], mut at: usize, mut offset: usize, length: usize
     }
 }
 
-/// How many periods of each length reach back a width or more.
-const PERIODS: [usize; WIDE] = {
-    let mut table = [1; WIDE];
-    let mut period = 1;
-    while period < WIDE {
-        table[period] = WIDE.div_ceil(period);
-        period += 1;
+/// Copies `N` bytes at a time from at least as far back, until `end` or until there is no room for as many; answers
+/// how far it came.
+#[inline(always)]
+fn copy_on<const N: usize>(output: &mut [u8], mut at: usize, offset: usize, end: usize) -> usize {
+    while at < end
+        && let Some(before) = chunk::<N>(output, at - offset).copied()
+        && let Some(target) = chunk_mut::<N>(output, at)
+    {
+        *target = before;
+        at += N;
     }
-    table
-};
+    at
+}
+
+/// The first `bits` bits, over and over.
+#[inline(always)]
+fn repeated(word: u64, bits: u32) -> u64 {
+    let mut word = word & ((1 << bits) - 1);
+    for doubled in [bits, 2 * bits, 4 * bits] {
+        word |= word.checked_shl(doubled).unwrap_or(0);
+    }
+    word
+}
+
+/// Bytes of a word that are whole periods, for each length of a period.
+const WHOLE_PERIODS: [usize; WORD] = [0, 8, 8, 6, 8, 5, 6, 7];
 
 #[cfg(test)]
 mod tests;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::process::ExitCode;
 
+use osier_actor::pipeline::RegistryError;
 use osier_image::{ImageError, MediaError};
 use osier_pmr::PmrError;
 use osier_runtime::RuntimeError;
@@ -45,6 +46,13 @@ const MEANINGS: [(Exit, &str); 9] = [
     (Exit::NoSpace, "no room on the disk or in the device"),
     (Exit::Missing, "there is no such device, or it is not up"),
 ];
+
+impl Exit {
+    /// The meaning of a code that this program ended with.
+    fn of_code(code: i32) -> Option<Self> {
+        MEANINGS.iter().map(|(exit, _)| *exit).find(|exit| *exit as i32 == code)
+    }
+}
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
@@ -95,6 +103,8 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
         cause.downcast_ref().map(of_image),
         cause.downcast_ref().map(of_region),
         cause.downcast_ref().map(of_runtime),
+        // A plain error of the system says nothing but that a disk is full: a command that knows more says so.
+        cause.downcast_ref().map(of_io).filter(|exit| *exit == Exit::NoSpace),
     ];
     known.into_iter().flatten().next()
 }
@@ -104,7 +114,11 @@ fn of_io(error: &std::io::Error) -> Exit {
 }
 
 fn of_media(error: &MediaError) -> Exit {
-    if error.is_no_space() { Exit::NoSpace } else { Exit::Failure }
+    match (error.is_no_space(), error.is_damage()) {
+        (true, _) => Exit::NoSpace,
+        (_, true) => Exit::Damaged,
+        _ => Exit::Failure,
+    }
 }
 
 fn of_image(error: &ImageError) -> Exit {
@@ -119,6 +133,7 @@ fn of_image(error: &ImageError) -> Exit {
         ImageError::Busy { .. } => Exit::Busy,
         ImageError::Damaged { .. } => Exit::Damaged,
         ImageError::NoSpace { .. } => Exit::NoSpace,
+        ImageError::Io { cause, .. } if cause.kind() == std::io::ErrorKind::NotADirectory => Exit::BadInput,
         ImageError::Io { .. } => Exit::Failure,
     }
 }
@@ -127,7 +142,8 @@ fn of_region(error: &PmrError) -> Exit {
     match error {
         PmrError::NoSpace { .. } => Exit::NoSpace,
         PmrError::NewerVersion { .. } | PmrError::BadSize { .. } | PmrError::Exists { .. } => Exit::BadInput,
-        PmrError::NotARegion { .. }
+        PmrError::Missing { .. }
+        | PmrError::NotARegion { .. }
         | PmrError::DamagedHeader { .. }
         | PmrError::Truncated { .. }
         | PmrError::DamagedTable { .. } => Exit::Damaged,
@@ -142,7 +158,12 @@ fn of_runtime(error: &RuntimeError) -> Exit {
         RuntimeError::Image(inner) => of_image(inner),
         RuntimeError::Media(inner) => of_media(inner),
         RuntimeError::Pmr(inner) => of_region(inner),
+        RuntimeError::File { source, .. } if source.kind() == std::io::ErrorKind::NotFound => Exit::Damaged,
         RuntimeError::System { source, .. } | RuntimeError::File { source, .. } => of_io(source),
+        RuntimeError::Record { source, .. } if osier_image::is_no_space(source) => Exit::NoSpace,
+        RuntimeError::Record { .. } => Exit::BadInput,
+        // A domain is this very program, and its codes are these.
+        RuntimeError::DoesNotStart { code: Some(code), .. } => Exit::of_code(*code).unwrap_or(Exit::Failure),
         RuntimeError::Profile(_)
         | RuntimeError::Config(_)
         | RuntimeError::Module(_)
@@ -150,8 +171,13 @@ fn of_runtime(error: &RuntimeError) -> Exit {
         | RuntimeError::Compile(_)
         | RuntimeError::Corpus(_)
         | RuntimeError::BufferSize { .. }
+        | RuntimeError::NoWitness { .. }
         | RuntimeError::Option(_) => Exit::BadInput,
-        RuntimeError::Registry(_) | RuntimeError::Device(_) | RuntimeError::BadKey { .. } => Exit::Damaged,
+        RuntimeError::Registry { source: RegistryError::Damaged(_), .. }
+        | RuntimeError::Device(_)
+        | RuntimeError::LostKey { .. }
+        | RuntimeError::BadKey { .. } => Exit::Damaged,
+        RuntimeError::Registry { .. } => Exit::BadInput,
         RuntimeError::NotRunning { .. } => Exit::Missing,
         RuntimeError::Ring(_)
         | RuntimeError::Runner(_)
@@ -175,7 +201,7 @@ pub fn report(error: &anyhow::Error, json: bool) -> Exit {
 /// The chain of causes in one line. A cause whose text an outer one already contains is not repeated.
 fn text_of(error: &anyhow::Error) -> String {
     let mut text = String::new();
-    for cause in error.chain().map(ToString::to_string) {
+    for cause in error.chain().map(|cause| one_line(&cause.to_string())) {
         if !text.contains(&cause) {
             if !text.is_empty() {
                 text.push_str(": ");
@@ -184,6 +210,11 @@ fn text_of(error: &anyhow::Error) -> String {
         }
     }
     text
+}
+
+/// Some libraries draw pictures of what they did not understand.
+fn one_line(text: &str) -> String {
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
@@ -223,6 +254,8 @@ mod tests {
     fn a_cause_is_not_said_twice() {
         let inner = std::io::Error::other("no such thing");
         let error = anyhow::Error::new(inner).context("reading a file failed: no such thing").context("start");
+        let drawn = anyhow::anyhow!("expected [\n    0x61,\n]\n");
+        assert_eq!(text_of(&drawn), "expected [ 0x61, ]");
         assert_eq!(text_of(&error), "start: reading a file failed: no such thing");
     }
 }

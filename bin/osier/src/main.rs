@@ -29,6 +29,10 @@ fn main() -> ExitCode {
 }
 
 fn start(cli: cli::Cli) -> anyhow::Result<exit::Exit> {
+    // It runs without the user's environment, and needs none.
+    if let cli::Command::CompileModule { arguments } = &cli.command {
+        return Ok(commands::domain::compile(arguments));
+    }
     let config = config::load(cli.global.config.as_deref())?;
     logging::start(config.log.as_deref())?;
     let context = commands::Context::new(&cli.global, config)?;

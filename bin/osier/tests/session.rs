@@ -5,6 +5,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -260,6 +261,111 @@ fn a_second_owner_is_told_who_the_first_is_and_actors_move_on_request() {
     assert!(text(&second.stderr).contains(&first.0.id().to_string()), "{}", text(&second.stderr));
     let stopped = Command::new("kill").arg("-TERM").arg(first.0.id().to_string()).status().unwrap();
     assert!(stopped.success() && first.0.wait().unwrap().success());
+}
+
+impl Server {
+    /// A device that serves, in a process group of its own as a terminal's job has.
+    fn start(home: &Home, device: &str) -> Server {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_osier"));
+        command.args(["serve", device]).env("OSIER_HOME", home.0.path()).process_group(0);
+        let server = Server(command.spawn().unwrap());
+        server.domains(&[]);
+        eventually(|| home.osier(&["actor", "move", device, "main", "auto"]).status.success());
+        server
+    }
+
+    /// Its two domains, once both are there and none is among `but`.
+    fn domains(&self, but: &[u32]) -> Vec<u32> {
+        let pid = self.0.id();
+        let path = format!("/proc/{pid}/task/{pid}/children");
+        let mut found = Vec::new();
+        eventually(|| {
+            let text = std::fs::read_to_string(&path).unwrap();
+            found = text.split_whitespace().map(|pid| pid.parse().unwrap()).collect();
+            found.len() == 2 && found.iter().all(|pid| !but.contains(pid))
+        });
+        found
+    }
+
+    fn signal(name: &str, target: &str) {
+        assert!(Command::new("kill").args([name, "--", target]).status().unwrap().success());
+    }
+}
+
+fn eventually(mut holds: impl FnMut() -> bool) {
+    let begun = std::time::Instant::now();
+    while !holds() {
+        assert!(begun.elapsed().as_secs() < 60, "it did not come about in a minute");
+        std::thread::sleep(std::time::Duration::from_micros(200));
+    }
+}
+
+#[test]
+fn a_terminals_interrupt_stops_a_device_in_order() {
+    let home = Home::new();
+    home.device("d", &[]);
+    let mut server = Server::start(&home, "d");
+    Server::signal("-INT", &format!("-{}", server.0.id()));
+    assert!(server.0.wait().unwrap().success());
+    let check = home.osier(&["device", "check", "d"]);
+    assert!(check.status.success(), "{}", text(&check.stdout));
+    assert!(!text(&check.stdout).contains("was killed"), "{}", text(&check.stdout));
+}
+
+#[test]
+fn a_death_during_the_recovery_from_another_is_recovered_too() {
+    let home = Home::new();
+    home.device("d", &[]);
+    let mut server = Server::start(&home, "d");
+    for _ in 0..2 {
+        let before = server.domains(&[]);
+        for pid in &before {
+            Server::signal("-KILL", &pid.to_string());
+        }
+        // The first to be started again dies before it can be ready.
+        let fresh = || std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", server.0.id())).unwrap();
+        let mut first = None;
+        eventually(|| {
+            first = fresh().split_whitespace().map(|pid| pid.parse().unwrap()).find(|pid: &u32| !before.contains(pid));
+            first.is_some()
+        });
+        Server::signal("-KILL", &first.unwrap().to_string());
+        server.domains(&[&before[..], &[first.unwrap()]].concat());
+        eventually(|| home.osier(&["actor", "move", "d", "main", "host"]).status.success());
+    }
+    Server::signal("-TERM", &server.0.id().to_string());
+    assert!(server.0.wait().unwrap().success());
+}
+
+#[test]
+fn commands_given_at_once_are_all_carried_out() {
+    let home = Home::new();
+    home.device("d", &[]);
+    let _server = Server::start(&home, "d");
+    let outputs: Vec<Output> = std::thread::scope(|scope| {
+        let ask = |side| home.osier(&["actor", "move", "d", "main", side]);
+        let asked: Vec<_> = (0..6).map(|n| scope.spawn(move || ask(["host", "device"][n % 2]))).collect();
+        asked.into_iter().map(|each| each.join().unwrap()).collect()
+    });
+    for out in outputs {
+        assert!(out.status.success(), "{}", text(&out.stderr));
+    }
+}
+
+#[test]
+fn soaks_and_processors_that_do_not_fit_are_refused() {
+    let home = Home::new();
+    home.device("d", &[]);
+    let cases: [(&[&str], i32, &str); 3] = [
+        (&["--request-blocks", "64"], 3, "request_kib_max"),
+        (&["--groups", "300000"], 3, "fewer groups"),
+        (&["--cpus", "0,5000"], 2, "two processors"),
+    ];
+    for (arguments, code, expected) in cases {
+        let out = home.osier(&[&["soak", "d"], arguments].concat());
+        assert_eq!(out.status.code(), Some(code), "{arguments:?}: {}", text(&out.stderr));
+        assert!(text(&out.stderr).contains(expected), "{arguments:?}: {}", text(&out.stderr));
+    }
 }
 
 #[test]

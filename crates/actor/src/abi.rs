@@ -67,6 +67,7 @@ pub enum Answer {
 
 impl Answer {
     /// Reads a result. `consumed_before` is what the yield before said, 0 at the beginning of a unit.
+    #[inline]
     pub fn read(result: i64, in_len: u32, out_cap: u32, consumed_before: u32, direction: Direction) -> Answer {
         if let Ok(length) = u64::try_from(result) {
             let empty_write = length == 0 && direction == Direction::Forward;

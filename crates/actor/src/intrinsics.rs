@@ -167,11 +167,21 @@ pub fn seal(
     head[..4].copy_from_slice(&[SEAL_VERSION, 0, id.to_le_bytes()[0], id.to_le_bytes()[1]]);
     head[4..].copy_from_slice(&nonce);
     let (text, tag) = rest.split_at_mut(input.len());
-    text.copy_from_slice(input);
+    copy_back_to_front(input, text);
     let associated = associated(binding, head);
     let made = key.cipher.encrypt_in_place_detached(Nonce::from_slice(&nonce), &associated, text);
     tag.copy_from_slice(&made.map_err(|_| code::OTHER)?);
     Ok(total)
+}
+
+/// Copies a text, its end first. A text that lies whole pages and a header away is copied to a little above its own
+/// place in a page: front to back, each load would meet the store before it in the low bits of its address, by which
+/// processors tell whether the one has to wait for the other (Intel's optimization manual, 4-KByte memory aliasing).
+fn copy_back_to_front(from: &[u8], to: &mut [u8]) {
+    const PIECE_BYTES: usize = 256;
+    for (from, to) in from.rchunks(PIECE_BYTES).zip(to.rchunks_mut(PIECE_BYTES)) {
+        to.copy_from_slice(from);
+    }
 }
 
 /// Opens what [`seal`] made. On failure `out` holds nothing of the text.

@@ -24,6 +24,7 @@ pub mod runner;
 pub mod sandbox;
 pub mod segment;
 pub mod state;
+mod stopwatch;
 
 pub use account::Usage;
 pub use arena::Arena;

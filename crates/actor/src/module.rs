@@ -155,6 +155,12 @@ impl ModuleStore {
         Ok(wasm)
     }
 
+    /// Where a module is kept under its file's own name, so that a configuration that was copied into an image
+    /// finds it also when it is not where it was.
+    pub fn named(&self, name: &str) -> Option<PathBuf> {
+        Path::new(name).file_name().map(|file| self.directory.join(file))
+    }
+
     fn path(&self, digest: &Digest) -> PathBuf {
         self.directory.join(format!("{digest}.wasm"))
     }

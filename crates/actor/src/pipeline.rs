@@ -46,7 +46,7 @@ pub enum ConfigError {
     Syntax {
         /// Which file.
         file: String,
-        /// What the parser says, with line and column.
+        /// The line, and what the parser says.
         message: String,
     },
     /// A value that cannot be.
@@ -260,8 +260,10 @@ impl Config {
         directory: &std::path::Path,
         store: &ModuleStore,
     ) -> Result<Config, ConfigError> {
-        let file: File = toml::from_str(text)
-            .map_err(|e| ConfigError::Syntax { file: name.to_owned(), message: e.to_string().trim().to_owned() })?;
+        let file: File = toml::from_str(text).map_err(|e| ConfigError::Syntax {
+            file: name.to_owned(),
+            message: format!("line {}: {}", line_of(text, &e), one_line(&e)),
+        })?;
         let reader = Reader { name, text, directory, store };
         let mut tenants = BTreeMap::from([(DEFAULT_TENANT.to_owned(), Tenant::default())]);
         for (tenant, values) in file.tenant {
@@ -348,7 +350,9 @@ impl Reader<'_> {
         let fail = |problem: String| ConfigError::Value { place: place.clone(), problem };
         let is_path = name.contains('/') || name.ends_with(".wasm") || name.ends_with(".wat");
         let source = if is_path {
-            let stored = self.store.put_file(&self.directory.join(&name));
+            let path = self.directory.join(&name);
+            let kept = self.store.named(&name).filter(|kept| !path.exists() && kept.exists());
+            let stored = self.store.put_file(&kept.unwrap_or(path));
             Source::Stored(stored.map_err(|error| ConfigError::Module { place: place.clone(), error })?)
         } else if crate::builtin::find(&name).is_some() {
             Source::Builtin(name.clone())
@@ -475,6 +479,9 @@ pub struct Registry {
 }
 
 const REGISTRY_FORMAT: u32 = 1;
+/// Begins the first line: the CRC-32C of all that follows the line, in eight hexadecimal digits. A tag or a key
+/// number with a flipped bit would otherwise be as good as the right one.
+const CHECKSUM_KEY: &str = "checksum = \"";
 
 /// Why a registry cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -523,7 +530,8 @@ impl Registry {
         struct Head {
             format: u32,
         }
-        let damaged = |e: toml::de::Error| RegistryError::Damaged(e.to_string().trim().to_owned());
+        let damaged = |e: toml::de::Error| RegistryError::Damaged(one_line(&e));
+        let text = checked(text)?;
         let head: Head = toml::from_str(text).map_err(damaged)?;
         if head.format > REGISTRY_FORMAT {
             return Err(RegistryError::Newer(head.format));
@@ -551,7 +559,7 @@ impl Registry {
     /// Never: every field has a form in TOML.
     pub fn encode(&self) -> String {
         match toml::to_string(self) {
-            Ok(text) => text,
+            Ok(text) => format!("{CHECKSUM_KEY}{:08x}\"\n{text}", crc32c::crc32c(text.as_bytes())),
             Err(error) => panic!("a registry has no TOML form: {error}"),
         }
     }
@@ -662,6 +670,29 @@ impl Registry {
         }
         Ok(Pipelines { plan: Plan::new(plans), actors, entries: self.entries.clone() })
     }
+}
+
+/// The line of a text, from 1, that its parser stumbled over.
+fn line_of(text: &str, error: &toml::de::Error) -> usize {
+    let start = error.span().map_or(0, |span| span.start).min(text.len());
+    text.as_bytes()[..start].iter().filter(|byte| **byte == b'\n').count() + 1
+}
+
+/// What a parser says, without the picture of the text.
+fn one_line(error: &toml::de::Error) -> String {
+    error.message().trim().replace('\n', " ")
+}
+
+/// What follows the first line, if its checksum is that line's.
+fn checked(text: &str) -> Result<&str, RegistryError> {
+    let damaged = |what: &str| Err(RegistryError::Damaged(what.to_owned()));
+    let Some((digits, rest)) = text.strip_prefix(CHECKSUM_KEY).and_then(|text| text.split_once("\"\n")) else {
+        return damaged("it does not begin with its checksum");
+    };
+    if digits != format!("{:08x}", crc32c::crc32c(rest.as_bytes())) {
+        return damaged("its checksum is wrong; it is not a file to be edited: change pipelines.toml");
+    }
+    Ok(rest)
 }
 
 impl PipelineDef {

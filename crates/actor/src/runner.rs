@@ -11,7 +11,6 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::time::Instant;
 
 use osier_domain::arena::{Buffer, Layout, Unit};
 use osier_domain::message::{FLAG_QUERY, Request};
@@ -31,6 +30,7 @@ use crate::prepare::{Prepared, setting};
 use crate::sandbox::{Buffers, Fault, Sandbox, SandboxError};
 use crate::segment::Segment;
 use crate::state::StateRing;
+use crate::stopwatch::Stopwatch;
 
 /// What a runner is made of. The segments are the same in both domains.
 #[derive(Debug)]
@@ -77,12 +77,14 @@ struct Actor {
     sandbox: Sandbox,
     label: String,
     trusted: bool,
-    /// Room for output that the guest is told of, in bytes.
+    /// Room for output that the guest is told of, in bytes; no more than there is.
     capacity: u32,
     /// Offsets of the private buffers of an untrusted actor.
     bounce: [u32; 2],
     usage: Usage,
     tenant: usize,
+    /// What its tenant was charged for the last chunk, in nanoseconds, until the model says otherwise.
+    measured_ns: u64,
 }
 
 /// One domain's actors.
@@ -94,6 +96,7 @@ pub struct Runner {
     tenants: Vec<String>,
     /// Pipelines without stages of this tag have nothing to undo.
     known: Vec<Tag>,
+    stopwatch: Stopwatch,
 }
 
 impl std::fmt::Debug for Runner {
@@ -147,14 +150,15 @@ impl Runner {
                 sandbox,
                 label: definition.label(),
                 trusted,
-                capacity: capacity(definition.unit_bytes),
+                capacity: capacity(definition.unit_bytes).min(layout.unit_capacity()),
                 bounce: [own, own + Facts::bounce_bytes(&layout) as u32],
                 usage: Usage::default(),
                 tenant,
+                measured_ns: 0,
             });
         }
         let known = parts.pipelines.plan().pipelines().iter().map(|p| p.tag).collect();
-        Ok(Runner { side: parts.side, arena, actors, shares, tenants, known })
+        Ok(Runner { side: parts.side, arena, actors, shares, tenants, known, stopwatch: Stopwatch::new() })
     }
 
     /// The arena.
@@ -170,6 +174,7 @@ impl Runner {
         self.check_owner(call.actor, owner_word);
         let arena = &*self.arena;
         let actor = &mut self.actors[usize::from(call.actor.0)];
+        actor.measured_ns = 0;
         let Some(unit) = arena.unit(call.slot, call.unit) else {
             actor.usage.failures += 1;
             actor.sandbox.note(format!("unit {} of slot {} has a damaged row", call.unit, call.slot.0));
@@ -184,17 +189,17 @@ impl Runner {
             let fill = |bytes: &mut [u8]| arena.read_unit(call.slot, call.unit, &unit, 0, bytes);
             actor.sandbox.write_memory(buffers.input, fill, unit.bytes);
         }
-        let begin = Instant::now();
+        let begin = self.stopwatch.begin();
         let result = if call.resume && !actor.sandbox.resumes() {
             Ok(i64::MIN)
         } else {
             actor.sandbox.call(call, &unit, &buffers, unit.bytes)
         };
-        let spent = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        actor.measured_ns = self.stopwatch.since(begin);
         actor.usage.calls += 1;
-        actor.usage.busy_ns += spent;
+        actor.usage.busy_ns += actor.measured_ns;
         actor.usage.fuel += actor.sandbox.fuel_used(unit.bytes);
-        self.shares[actor.tenant].charge(spent);
+        self.shares[actor.tenant].charge(actor.measured_ns);
         actor.conclude(arena, call, unit, before, output, result)
     }
 
@@ -204,11 +209,15 @@ impl Runner {
         self.shares[tenant].allowed_at(now)
     }
 
-    /// Charges modelled time to an actor's tenant: what the device's cores would have needed beyond what
-    /// this machine needed, which [`Runner::run`] has charged.
-    pub fn charge(&mut self, actor: ActorId, extra_ns: u64) {
-        let tenant = self.actors[usize::from(actor.0)].tenant;
-        self.shares[tenant].charge(extra_ns);
+    /// Charges the last chunk of an actor to its tenant as the time that the model says it took, in place of the
+    /// time that was measured: on a device with a model, a share is one of the modelled processor. Untrusted code
+    /// may take any time whatever the model says, at the cost of everybody here, and is charged the longer of the two.
+    pub fn charge_modelled(&mut self, actor: ActorId, modelled_ns: u64) {
+        let actor = &mut self.actors[usize::from(actor.0)];
+        // Taken: a chunk that is charged twice must not give the measured time back twice.
+        let measured_ns = std::mem::take(&mut actor.measured_ns);
+        let used_ns = if actor.trusted { modelled_ns } else { modelled_ns.max(measured_ns) };
+        self.shares[actor.tenant].charge_instead(measured_ns, used_ns);
     }
 
     /// The mutable globals of an actor that leaves.
@@ -352,8 +361,8 @@ impl Actor {
         } else {
             (self.bounce[0], self.bounce[1])
         };
-        let output_capacity = self.capacity.min(arena.layout().unit_capacity());
-        let buffers = Buffers { input: input_at, input_bytes: unit.bytes, output: output_at, output_capacity };
+        let buffers =
+            Buffers { input: input_at, input_bytes: unit.bytes, output: output_at, output_capacity: self.capacity };
         (buffers, output)
     }
 
@@ -361,7 +370,7 @@ impl Actor {
         &mut self,
         arena: &Arena,
         call: &Call,
-        mut unit: Unit,
+        unit: Unit,
         before: u32,
         output: Buffer,
         result: Result<i64, Fault>,
@@ -370,18 +379,17 @@ impl Actor {
             Ok(result) => result,
             Err(fault) => return self.fault(arena, call, fault),
         };
-        let capacity = self.capacity.min(arena.layout().unit_capacity());
-        match Answer::read(result, unit.bytes, capacity, before, call.direction) {
+        match Answer::read(result, unit.bytes, self.capacity, before, call.direction) {
             Answer::Done(length) => {
                 if !self.trusted {
                     let bytes = self.sandbox.memory(self.bounce[1], length);
                     arena.write_unit(call.slot, call.unit, output, unit.request_block, bytes);
                 }
                 let worked = unit.bytes - before.min(unit.bytes);
-                unit.bytes = length;
-                unit.buffer = output;
-                arena.set_progress(call.slot, 0);
-                arena.set_unit(call.slot, call.unit, &unit);
+                arena.set_output(call.slot, call.unit, output, length);
+                if call.resume {
+                    arena.set_progress(call.slot, 0);
+                }
                 self.usage.bytes_in += u64::from(worked);
                 self.usage.bytes_out += u64::from(length);
                 Outcome::Done { bytes: worked }

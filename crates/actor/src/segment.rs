@@ -144,6 +144,7 @@ impl Mapping {
     ///
     /// # Panics
     /// If the range does not lie within.
+    #[inline]
     pub fn read(&self, offset: u64, out: &mut [u8]) {
         let from = self.at(offset, out.len());
         // SAFETY: `at` checked the range; `out` is exclusive memory of ours and does not overlap a mapping
@@ -155,6 +156,7 @@ impl Mapping {
     ///
     /// # Panics
     /// If the range does not lie within.
+    #[inline]
     pub fn write(&self, offset: u64, bytes: &[u8]) {
         let to = self.at(offset, bytes.len());
         // SAFETY: as in `read`.
@@ -197,6 +199,7 @@ impl Mapping {
     ///
     /// # Panics
     /// If it does not lie within or is not aligned to 4.
+    #[inline]
     pub fn word32(&self, offset: u64) -> &AtomicU32 {
         let at = self.at(offset, 4);
         assert!(at.addr().is_multiple_of(4), "a shared word at {offset} is not aligned");
@@ -205,15 +208,18 @@ impl Mapping {
     }
 
     /// Reads a word with relaxed ordering: what one owner at a time writes.
+    #[inline]
     pub fn load32(&self, offset: u64) -> u32 {
         self.word32(offset).load(Ordering::Relaxed)
     }
 
     /// Writes a word with relaxed ordering.
+    #[inline]
     pub fn store32(&self, offset: u64, value: u32) {
         self.word32(offset).store(value, Ordering::Relaxed);
     }
 
+    #[inline]
     fn at(&self, offset: u64, bytes: usize) -> *mut u8 {
         let offset = usize::try_from(offset).unwrap_or(usize::MAX);
         assert!(

@@ -445,7 +445,7 @@ impl<B: Bytes> Device<B> {
             let records = records.collect();
             self.wait(Waiting { id, meta, records, payload: payloads.concat(), due, answered: false });
         }
-        self.drained.again_at = Some(now);
+        self.ask_for_poll(now);
     }
 
     /// Takes blocks back: they read as zeroes from now on.
@@ -478,7 +478,7 @@ impl<B: Bytes> Device<B> {
         } else {
             self.wait(Waiting { id, meta, records, payload: Vec::new(), due, answered: false });
         }
-        self.drained.again_at = Some(now);
+        self.ask_for_poll(now);
     }
 
     /// Global Persistent Flush: answered when everything completed before it is persistent.
@@ -589,6 +589,18 @@ impl<B: Bytes> Device<B> {
         self.waiting.len() + self.barriers.len() + self.reads.len() + self.finished.due.len()
     }
 
+    /// The flash layer, to look at.
+    #[must_use]
+    pub fn flash(&self) -> &Ftl {
+        &self.ftl
+    }
+
+    /// The write buffer, to look at.
+    #[must_use]
+    pub fn buffer(&self) -> &WriteBuffer<B> {
+        &self.log
+    }
+
     /// Gives the buffer's bytes back. What was completed is in them or on the media.
     pub fn into_buffer(self) -> B {
         self.log.into_bytes()
@@ -695,7 +707,10 @@ impl<B: Bytes> Device<B> {
         if meta.stream >= self.log.streams() {
             return Err(Status::INVALID_FIELD);
         }
-        if self.ftl.read_only().is_some() { Err(Status::WRITE_FAULT) } else { Ok(()) }
+        match self.ftl.read_only() {
+            Some(error) => Err(refusal(error)),
+            None => Ok(()),
+        }
     }
 
     fn check_write(&self, meta: WriteMeta, units: &[UnitMeta]) -> Result<(), Status> {
@@ -840,6 +855,15 @@ planted_bugs! {
     has_bug_early_release => EarlyRelease,
     has_bug_buffer_bypassed => BufferBypassed,
     has_bug_unchecked_read => UncheckedRead,
+}
+
+/// What a write ends with when the media takes nothing any more.
+fn refusal(error: MediaError) -> Status {
+    match error {
+        // A full disk under the media is to the host what a full device is.
+        MediaError::NoSpace => Status::CAPACITY_EXCEEDED,
+        MediaError::Io | MediaError::OutOfRange => Status::WRITE_FAULT,
+    }
 }
 
 fn record_of(unit: &UnitMeta, payload: &[u8], meta: WriteMeta, last: bool) -> Record {

@@ -97,6 +97,7 @@ pub struct Unit {
 
 impl Unit {
     /// The row of the unit table.
+    #[inline]
     pub fn encode(&self) -> [u8; UNIT_BYTES as usize] {
         let mut out = [0u8; UNIT_BYTES as usize];
         out[0..8].copy_from_slice(&self.slba.to_le_bytes());
@@ -112,6 +113,7 @@ impl Unit {
     }
 
     /// Reads a row; `None` when it names no buffer.
+    #[inline]
     pub fn decode(row: &[u8; UNIT_BYTES as usize]) -> Option<Unit> {
         let u16_at = |at: usize| u16::from_le_bytes([row[at], row[at + 1]]);
         let u32_at = |at: usize| u32::from(u16_at(at)) | u32::from(u16_at(at + 2)) << 16;
@@ -146,39 +148,46 @@ const HEADROOM_BYTES: u32 = 512;
 
 impl Layout {
     /// Bytes of room that one unit has in buffers `A` and `B`.
+    #[inline]
     pub fn unit_capacity(&self) -> u32 {
         let raw = u32::from(self.unit_blocks) * BLOCK_BYTES;
         raw + HEADROOM_BYTES + raw / 128
     }
 
     /// Units that the largest request has. A read may find every block in an extent of its own.
+    #[inline]
     pub fn units_max(&self) -> u32 {
         self.request_blocks_max
     }
 
     /// Bytes of buffer `Raw`.
+    #[inline]
     pub fn raw_bytes(&self) -> u32 {
         self.request_blocks_max * BLOCK_BYTES
     }
 
     /// Bytes of one slot, a whole number of 4096-byte pages.
+    #[inline]
     pub fn slot_bytes(&self) -> u32 {
         let work = self.units_max() * self.unit_capacity();
         (HEADER_BYTES + self.raw_bytes() + 2 * work).next_multiple_of(4096)
     }
 
     /// Bytes of the whole arena.
+    #[inline]
     pub fn arena_bytes(&self) -> u64 {
         u64::from(self.slots) * u64::from(self.slot_bytes())
     }
 
     /// Offset of a slot in the arena.
+    #[inline]
     pub fn slot_offset(&self, slot: u16) -> u64 {
         assert!(slot < self.slots, "slot {slot} of {}", self.slots);
         u64::from(slot) * u64::from(self.slot_bytes())
     }
 
     /// Offset within its slot of unit `index`'s place in `buffer`. In `Raw`, units lie at their blocks.
+    #[inline]
     pub fn unit_offset(&self, buffer: Buffer, index: u16, request_block: u32) -> u32 {
         let work = self.units_max() * self.unit_capacity();
         match buffer {

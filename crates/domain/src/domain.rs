@@ -23,7 +23,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::message::{FLAG_QUERY, Kind, Message, Opcode, Request};
-use crate::migrate::{self, Checkpoint, GLOBALS_MAX, OwnerRecord, Partial, Resolution};
+use crate::migrate::{self, Checkpoint, CheckpointError, GLOBALS_MAX, OwnerRecord, Partial, Resolution};
 use crate::plan::{ActorId, Direction, Plan, Side, SlotId, StreamId, Tag};
 use crate::{Nanos, STREAMS_MAX, Status};
 
@@ -173,6 +173,8 @@ pub trait Env {
     fn note_failure(&mut self, request: &Request);
     /// An actor has arrived, in the middle of a request or between two.
     fn adopted(&mut self, _actor: ActorId, _mid_request: bool) {}
+    /// A checkpoint could not be used, and goes back to where it came from.
+    fn refused(&mut self, _actor: ActorId, _error: CheckpointError) {}
     /// A named point was passed.
     fn at(&mut self, _step: Step, _actor: Option<ActorId>) {}
 }
@@ -253,6 +255,8 @@ pub struct Domain {
     done: VecDeque<Request>,
     held: BTreeMap<(StreamId, u64), Request>,
     delivered: [u64; STREAMS_MAX],
+    /// Completions that came again.
+    repeats: u64,
     /// The time of the last poll, for actors that arrive between two.
     now: Nanos,
 }
@@ -271,6 +275,7 @@ impl Domain {
             done: VecDeque::new(),
             held: BTreeMap::new(),
             delivered: *gates,
+            repeats: 0,
             now: Nanos(0),
         }
     }
@@ -405,6 +410,11 @@ impl Domain {
         self.done.pop_front()
     }
 
+    /// Completions that came a second time. They are not passed on, and there should be none.
+    pub fn repeats(&self) -> u64 {
+        self.repeats
+    }
+
     /// Throws away all that is in flight and takes the owners that the records hold after a death. The
     /// caller replays what was not committed. Answers what happened to each actor.
     ///
@@ -531,9 +541,10 @@ impl Domain {
     fn completed(&mut self, request: Request) {
         let stream = usize::from(request.stream.0);
         if request.sequence <= self.delivered[stream] {
+            self.repeats += 1;
             return;
         }
-        self.held.insert((request.stream, request.sequence), request);
+        self.repeats += u64::from(self.held.insert((request.stream, request.sequence), request).is_some());
         while let Some(next) = self.held.remove(&(request.stream, self.delivered[stream] + 1)) {
             self.delivered[stream] += 1;
             self.done.push_back(next);
@@ -564,7 +575,10 @@ impl Domain {
                 }
             }
             Ok(None) => {}
-            Err(_) => self.refuse(actor, generation, env),
+            Err(error) => {
+                env.refused(actor, error);
+                self.refuse(actor, generation, env);
+            }
         }
     }
 

@@ -14,7 +14,7 @@
 //! 4. The newest sequence wins each block; a trim is a slot without payload and wins as data does, so
 //!    it stays for as long as a block is unmapped by it and nothing older can come back.
 
-use crate::codec::extent_footprint;
+use crate::codec::{EXTENT_ALIGN, EXTENT_HEADER_BYTES, extent_footprint};
 use crate::{AppendId, ExtentKind, Lba};
 
 /// No slot. Slot 0 is never used, so that a zeroed map means "never written".
@@ -47,6 +47,11 @@ const _: () = assert!(size_of::<Slot>() <= 56);
 impl Slot {
     pub(crate) fn footprint(&self) -> u32 {
         extent_footprint(self.stored_bytes)
+    }
+
+    /// Offset of the stored bytes in the superblock.
+    pub(crate) fn payload_offset(&self) -> u64 {
+        u64::from(self.offset16) * u64::from(EXTENT_ALIGN) + u64::from(EXTENT_HEADER_BYTES)
     }
 }
 
@@ -129,6 +134,11 @@ impl Directory {
     pub(crate) fn data_slot(&self, block: u32) -> Option<u32> {
         let (slot, entry) = self.slot_of(block)?;
         (entry.kind == ExtentKind::Data).then_some(slot)
+    }
+
+    /// Every extent that is alive, trims included.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = &Slot> {
+        self.slots.iter().filter(|slot| slot.live > 0)
     }
 
     /// A slot by number.

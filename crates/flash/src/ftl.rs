@@ -19,7 +19,7 @@
 use std::collections::VecDeque;
 
 use crate::codec::{EXTENT_HEADER_BYTES, StreamKind, extent_footprint, first_extent_offset};
-use crate::directory::{Directory, Record};
+use crate::directory::{Directory, Record, Slot};
 use crate::error::{Backpressure, FtlError};
 use crate::gc::Collector;
 use crate::media::{MediaError, MediaOp, MediaOpKind, MediaResult};
@@ -65,6 +65,19 @@ pub struct Extent {
     pub sequence: u64,
     /// Data, or a trim record.
     pub kind: ExtentKind,
+}
+
+/// An extent that at least one block reads from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LiveExtent {
+    /// What it is.
+    pub extent: Extent,
+    /// Media address of its first stored byte.
+    pub address: u64,
+    /// Blocks that read from it.
+    pub live_blocks: u32,
+    /// Its bytes are known not to fit its checksum: reads of it fail.
+    pub is_damaged: bool,
 }
 
 /// Where the payload of an extent lies. Becomes stale when its superblock is collected.
@@ -561,6 +574,17 @@ impl Ftl {
         }
     }
 
+    /// Every extent of data that a block reads from, in no order: for who looks the whole media over.
+    pub fn live_extents(&self) -> impl Iterator<Item = LiveExtent> {
+        let data = self.directory.slots().filter(|slot| slot.kind == ExtentKind::Data);
+        data.map(|slot| LiveExtent {
+            extent: extent_of(slot),
+            address: self.address(slot.superblock, slot.payload_offset()),
+            live_blocks: slot.live,
+            is_damaged: slot.damaged,
+        })
+    }
+
     /// The next operation for the media, in the order in which it was issued.
     pub fn next_op(&mut self) -> Option<MediaOp> {
         self.ops.next()
@@ -620,23 +644,12 @@ impl Ftl {
 
     fn mapped(&self, slot: u32, block: u32) -> PieceKind {
         let slot = self.directory.slot(slot);
-        let extent = Extent {
-            slba: Lba(u64::from(slot.slba)),
-            // Data extents come from `append`, where the count is a u16.
-            blocks: slot.blocks as u16,
-            raw_bytes: slot.raw_bytes,
-            stored_bytes: slot.stored_bytes,
-            tag: slot.tag,
-            checksum: slot.checksum,
-            sequence: slot.sequence,
-            kind: slot.kind,
-        };
         let location = Location {
             superblock: slot.superblock,
-            offset_bytes: u64::from(slot.offset16) * 16 + u64::from(EXTENT_HEADER_BYTES),
+            offset_bytes: slot.payload_offset(),
             life: self.superblocks[slot.superblock as usize].sequence,
         };
-        PieceKind::Mapped { extent, location, first: (block - slot.slba) as u16 }
+        PieceKind::Mapped { extent: extent_of(slot), location, first: (block - slot.slba) as u16 }
     }
 
     fn over(&mut self, now: Nanos, purpose: Purpose, result: MediaResult) {
@@ -664,6 +677,7 @@ impl Ftl {
     pub(crate) fn fail(&mut self, error: MediaError) {
         if self.failed.is_none() {
             self.failed = Some(error);
+            self.undo_relocations();
             self.events.push_back(FtlEvent::ReadOnly { error });
         }
         self.fail_syncs(error);
@@ -682,6 +696,20 @@ impl Ftl {
         self.counters.blocks_erased += u64::from(self.geometry.planes());
         self.counters.superblocks_erased += 1;
         self.ops.issue(due, Purpose::Erase { superblock }, MediaOpKind::Erase { address, bytes });
+    }
+}
+
+fn extent_of(slot: &Slot) -> Extent {
+    Extent {
+        slba: Lba(u64::from(slot.slba)),
+        // Data extents come from `append`, where the count is a u16.
+        blocks: slot.blocks as u16,
+        raw_bytes: slot.raw_bytes,
+        stored_bytes: slot.stored_bytes,
+        tag: slot.tag,
+        checksum: slot.checksum,
+        sequence: slot.sequence,
+        kind: slot.kind,
     }
 }
 

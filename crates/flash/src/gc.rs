@@ -69,11 +69,31 @@ pub(crate) struct Collector {
     vacant: Vec<usize>,
     /// Batches under way, in address order.
     order: VecDeque<usize>,
+    /// What was moved out of the victim, which still holds it, until the copies are synced.
+    moved: Vec<Moved>,
+}
+
+/// An extent that was moved.
+#[derive(Debug, Clone, Copy)]
+struct Moved {
+    slot: u32,
+    /// Where it was in the victim.
+    from_offset16: u32,
+    /// Where its copy is.
+    superblock: u32,
+    offset16: u32,
 }
 
 impl Collector {
     pub(crate) fn new() -> Collector {
-        Collector { phase: Phase::Idle, victim: 0, batches: Vec::new(), vacant: Vec::new(), order: VecDeque::new() }
+        Collector {
+            phase: Phase::Idle,
+            victim: 0,
+            batches: Vec::new(),
+            vacant: Vec::new(),
+            order: VecDeque::new(),
+            moved: Vec::new(),
+        }
     }
 }
 
@@ -106,8 +126,19 @@ impl Ftl {
     /// The sync that the victim waited for is done.
     pub(crate) fn collection_synced(&mut self, now: Nanos) {
         assert_eq!(self.collector.phase, Phase::Syncing, "collection asks for one sync a victim");
+        self.collector.moved.clear();
         self.collector.phase = Phase::Draining;
         self.erase_victim(now);
+    }
+
+    /// Writing has stopped, and the copies may not be there: what the victim still holds is read from it again.
+    pub(crate) fn undo_relocations(&mut self) {
+        let victim = self.collector.victim;
+        for moved in core::mem::take(&mut self.collector.moved) {
+            if self.directory.resident(moved.slot, moved.superblock, moved.offset16).is_some() {
+                self.directory.relocate(moved.slot, victim, moved.from_offset16, false);
+            }
+        }
     }
 
     /// A relocation read is over; `None`: the media failed.
@@ -327,19 +358,26 @@ impl Ftl {
                 superblock: 0,
                 offset16: 0,
             };
-            self.append_relocated_record(now, slot, &record, payload);
+            self.append_relocated_record(now, (slot, offset16), &record, payload);
             batch.moved += 1;
         }
         Ok(())
     }
 
-    fn append_relocated_record(&mut self, now: Nanos, slot: u32, record: &Record, payload: Option<&[u8]>) {
+    fn append_relocated_record(
+        &mut self,
+        now: Nanos,
+        (slot, from_offset16): (u32, u32),
+        record: &Record,
+        payload: Option<&[u8]>,
+    ) {
         self.counters.relocated_bytes += u64::from(record.stored_bytes);
         self.counters.relocated_extents += 1;
         self.counters.damaged_relocated += u64::from(record.damaged);
         let (superblock, offset16) = self.place(now, StreamKind::Relocation, record, payload);
         self.program_if_full(now, StreamKind::Relocation);
         self.directory.relocate(slot, superblock, offset16, record.damaged);
+        self.collector.moved.push(Moved { slot, from_offset16, superblock, offset16 });
     }
 
     /// Nothing lives in the victim any more: makes sure of it before the erase.
@@ -351,6 +389,7 @@ impl Ftl {
             self.pad_page(now, StreamKind::Host);
         }
         if self.has_bug(Bug::EraseBeforeSync) {
+            self.collector.moved.clear();
             self.collector.phase = Phase::Draining;
             return;
         }

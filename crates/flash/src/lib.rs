@@ -7,7 +7,8 @@
 //! - [`geometry`]: the array's shape, and where a byte lies on it;
 //! - [`nand`]: when its operations end;
 //! - [`codec`]: the headers on the media, byte by byte (in prose: `docs/formats-flash.md`);
-//! - [`Ftl`]: the translation layer; its modules follow a record: `write`, `read`, `sync`, `gc`,
+//! - [`array`] and [`page`]: the array in full and a page-mapped FTL for terabytes, in virtual time;
+//! - [`Ftl`]: the translation layer for extents; its modules follow a record: `write`, `read`, `sync`, `gc`,
 //!   `recover`; `directory` is the map.
 //!
 //! ```
@@ -44,6 +45,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod array;
 pub mod codec;
 pub mod geometry;
 pub mod nand;
@@ -55,9 +57,11 @@ mod ftl;
 mod gc;
 mod media;
 mod ops;
+pub mod page;
 mod planted;
 mod read;
 mod recover;
+mod rng;
 mod stats;
 mod stream;
 mod sync;
@@ -66,7 +70,7 @@ mod write;
 
 pub use codec::{ExtentKind, extent_footprint};
 pub use error::{Backpressure, FtlError, ReadRefused};
-pub use ftl::{Extent, Ftl, FtlEvent, FtlParams, Location, Piece, PieceKind};
+pub use ftl::{Extent, Ftl, FtlEvent, FtlParams, LiveExtent, Location, Piece, PieceKind};
 pub use geometry::{Geometry, GeometryError};
 pub use media::{MediaError, MediaOp, MediaOpKind, MediaResult};
 pub use nand::{Timing, TimingError};

@@ -81,6 +81,8 @@ pub struct Finding {
     pub offset_bytes: u64,
     /// What it is.
     pub damage: Damage,
+    /// Its superblock was wholly programmed and synced, so that no stop of the device explains it.
+    pub was_synced: bool,
 }
 
 /// What a damage is.
@@ -127,7 +129,7 @@ impl RecoveryReport {
 
     fn note(&mut self, superblock: u32, offset_bytes: u64, damage: Damage) {
         if self.findings.len() < RecoveryReport::FINDINGS_MAX {
-            self.findings.push(Finding { superblock, offset_bytes, damage });
+            self.findings.push(Finding { superblock, offset_bytes, damage, was_synced: false });
         }
     }
 }
@@ -601,6 +603,10 @@ impl Recovery<'_> {
         for superblock in &mut self.ftl.superblocks {
             superblock.state = SuperblockState::Closed;
             superblock.next_page = self.ftl.geometry.pages_per_superblock();
+        }
+        for finding in &mut self.report.findings {
+            let Front::Header(header) = &self.headers[finding.superblock as usize] else { continue };
+            finding.was_synced = header.sequence < self.trust.superblocks[header.stream.index()];
         }
         self.ftl.superblocks_free = 0;
         self.ftl.suspects = self.ftl.superblocks.iter().filter(|superblock| superblock.suspect).count() as u32;

@@ -96,7 +96,11 @@ impl Ftl {
 
     /// The media has synced.
     pub(crate) fn sync_done(&mut self, now: Nanos) {
-        let done = self.syncs.in_flight.take().expect("a sync was in flight");
+        // Whoever waited for it was told already, when a program failed meanwhile.
+        let Some(done) = self.syncs.in_flight.take() else {
+            assert!(self.failed.is_some(), "a sync was in flight");
+            return;
+        };
         self.trust = done.trust.unwrap_or(self.trust);
         for _ in 0..done.requests {
             match self.syncs.requests.pop_front().expect("covered requests wait").id {

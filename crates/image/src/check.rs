@@ -6,7 +6,7 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 
-use osier_pmr::{FORMAT_VERSION, Region};
+use osier_pmr::{FORMAT_VERSION, Snapshot};
 
 use crate::error::ImageError;
 use crate::image::{Inspection, ProfileCheck, inspect, read_profile, read_superblock_bytes};
@@ -36,7 +36,15 @@ pub enum Area {
     Lock,
     /// The directory itself.
     Directory,
-    /// The map from logical blocks to the flash array.
+    /// The pipelines: `pipelines.toml`, `registry.toml` and the modules.
+    Pipelines,
+    /// The actors' owner words and checkpoints.
+    Owners,
+    /// The requests in flight.
+    Arena,
+    /// The write buffer: completed data on their way to the flash array.
+    Buffer,
+    /// The map from logical blocks to the flash array, and the extents it leads to.
     Map,
 }
 
@@ -50,6 +58,10 @@ impl fmt::Display for Area {
             Self::Keys => "keys",
             Self::Lock => "lock",
             Self::Directory => "directory",
+            Self::Pipelines => "pipelines",
+            Self::Owners => "owners",
+            Self::Arena => "arena",
+            Self::Buffer => "buffer",
             Self::Map => "map",
         })
     }
@@ -234,21 +246,26 @@ fn block_device_bytes(path: &Path) -> io::Result<u64> {
 fn check_pmr(layout: &Layout, seen: &Inspection, report: &mut CheckReport) {
     let bytes = seen.superblock.pmr_bytes;
     let reserved = seen.pmr_allocated_bytes.unwrap_or(0);
-    let (severity, text) = match Region::peek(&layout.pmr()) {
-        Err(error) => (Severity::Damage, error.to_string()),
-        Ok(header) if header.region_bytes != bytes => {
-            (Severity::Damage, format!("the region has {} bytes instead of {bytes}", header.region_bytes))
-        }
-        Ok(header) if header.uuid != seen.superblock.uuid.0 => {
-            (Severity::Damage, format!("the region belongs to image {}", Uuid(header.uuid)))
-        }
-        Ok(_) if reserved < bytes => (
-            Severity::Note,
-            format!("only {reserved} of {bytes} bytes are reserved on disk; the next start reserves the rest"),
-        ),
-        Ok(_) => (Severity::Good, format!("region of {bytes} bytes, version {FORMAT_VERSION}, all reserved")),
+    let snapshot = match Snapshot::open(&layout.pmr()) {
+        Ok(snapshot) => snapshot,
+        Err(error) => return report.add(Area::Pmr, Severity::Damage, error.to_string()),
+    };
+    let header = snapshot.header();
+    let (severity, text) = if header.region_bytes != bytes {
+        (Severity::Damage, format!("the region has {} bytes instead of {bytes}", header.region_bytes))
+    } else if header.uuid != seen.superblock.uuid.0 {
+        (Severity::Damage, format!("the region belongs to image {}; put this image's own back", Uuid(header.uuid)))
+    } else if reserved < bytes {
+        let text = format!("only {reserved} of {bytes} bytes are reserved on disk; the next start reserves the rest");
+        (Severity::Note, text)
+    } else {
+        (Severity::Good, format!("region of {bytes} bytes, version {FORMAT_VERSION}, all reserved"))
     };
     report.add(Area::Pmr, severity, text);
+    for finding in snapshot.check() {
+        let remedy = "no object can be made or freed, so the device may not start; put the region back from a copy";
+        report.add(Area::Pmr, Severity::Damage, format!("table of objects: {finding}; {remedy}"));
+    }
 }
 
 fn check_keys(layout: &Layout, report: &mut CheckReport) {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use crate::error::{ImageError, io_error};
 use crate::layout::Layout;
 use crate::lock::{LockState, OwnerLock, probe};
-use crate::media::{BlockMedia, FileMedia, Media, MediaError, MemoryMedia, NoneMedia};
+use crate::media::{BlockMedia, FileMedia, Media, MediaError, MediaView, MemoryMedia, NoneMedia};
 use crate::superblock::{
     COPIES, COPY_BYTES, CopyFault, Incarnation, MediaKind, ReadFault, Reading, SUPERBLOCK_BYTES, Superblock,
 };
@@ -205,6 +205,19 @@ impl Inspection {
     /// As [`Image::open_media`].
     pub fn open_media(&self) -> Result<Arc<dyn Media>, MediaError> {
         open_media(&Layout::new(&self.path), &self.superblock)
+    }
+
+    /// Opens the media for reading alone; `None` when they keep nothing beyond the process that has them.
+    ///
+    /// # Errors
+    /// As [`MediaView::open`].
+    pub fn view_media(&self) -> Result<Option<MediaView>, MediaError> {
+        let bytes = self.superblock.media_bytes;
+        match &self.superblock.media {
+            MediaKind::File => MediaView::open(&Layout::new(&self.path).media(), bytes).map(Some),
+            MediaKind::Block(path) => MediaView::open(path, bytes).map(Some),
+            MediaKind::Memory | MediaKind::None => Ok(None),
+        }
     }
 
     /// The full text of the profile, checked against the superblock.

@@ -37,7 +37,9 @@ pub use error::{ImageError, is_no_space};
 pub use image::{Entry, Image, Inspection, ProfileCheck, inspect, list};
 pub use layout::{Layout, check_name};
 pub use lock::{Holder, LockState, OwnerLock, OwnerRecord, probe};
-pub use media::{BlockMedia, FileMedia, Media, MediaError, MediaFault, MediaOperation, MemoryMedia, NoneMedia};
+pub use media::{
+    BlockMedia, FileMedia, Media, MediaError, MediaFault, MediaOperation, MediaView, MemoryMedia, NoneMedia,
+};
 pub use remove::remove;
 pub use superblock::{CopyFault, FORMAT_VERSION, Incarnation, MediaKind, ReadFault, Superblock};
 pub use sync_worker::{SyncDone, SyncQueueFull, SyncTicket, SyncWorker, TICKETS_MAX};

@@ -12,12 +12,14 @@
 
 mod file;
 mod memory;
+mod view;
 
 use std::fmt;
 use std::io;
 
 pub use file::{BlockMedia, FileMedia};
 pub use memory::{MemoryMedia, NoneMedia};
+pub use view::MediaView;
 
 use crate::error::is_no_space;
 
@@ -96,6 +98,9 @@ pub enum MediaFault {
     /// An earlier sync failed.
     #[error("an earlier sync failed, so what it covered may be lost; restart the device and check it")]
     EarlierSyncFailed,
+    /// The media are missing, or a part of them is.
+    #[error("{0}")]
+    Damaged(String),
     /// The thing at the path cannot serve as media.
     #[error("{0}")]
     Unfit(String),
@@ -125,6 +130,12 @@ impl MediaError {
         Self { operation, address, bytes, media: media.to_owned(), fault }
     }
 
+    /// Whether the media are missing, or a part of them is.
+    #[must_use]
+    pub fn is_damage(&self) -> bool {
+        matches!(self.fault, MediaFault::Damaged(_))
+    }
+
     /// Whether the cause is a full disk, a used-up quota or a file size limit.
     #[must_use]
     pub fn is_no_space(&self) -> bool {
@@ -135,6 +146,23 @@ impl MediaError {
 impl From<io::Error> for MediaFault {
     fn from(cause: io::Error) -> Self {
         if is_no_space(&cause) { Self::NoSpace(cause) } else { Self::Io(cause) }
+    }
+}
+
+impl MediaFault {
+    /// Why media that were there once could not be opened.
+    fn not_opened(cause: io::Error) -> Self {
+        match cause.kind() {
+            io::ErrorKind::NotFound => {
+                Self::Damaged("it is missing; put it back from where it went, or from a copy".to_owned())
+            }
+            _ => cause.into(),
+        }
+    }
+
+    /// Media that do not have the bytes that the superblock states.
+    fn wrong_size(found: u64) -> Self {
+        Self::Damaged(format!("it has {found} bytes; put the whole of it back from a copy"))
     }
 }
 

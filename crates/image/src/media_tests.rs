@@ -122,8 +122,24 @@ fn a_file_of_another_size_is_refused() {
     let path = dir.path().join("media");
     sparse_file(&path);
     let text = FileMedia::open(&path, BYTES * 2).unwrap_err().to_string();
-    assert!(text.contains("1048576 bytes") && text.contains("check"), "{text}");
-    assert!(FileMedia::open(&dir.path().join("absent"), 1).is_err());
+    assert!(text.contains("1048576 bytes") && text.contains("put the whole"), "{text}");
+    let absent = FileMedia::open(&dir.path().join("absent"), 1).unwrap_err();
+    assert!(absent.is_damage() && absent.to_string().contains("missing"), "{absent}");
+}
+
+#[test]
+fn a_view_reads_what_is_there_and_refuses_what_is_short() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("media");
+    sparse_file(&path);
+    FileMedia::open(&path, BYTES).unwrap().program(4096, b"seen").unwrap();
+    let view = MediaView::open(&path, BYTES).unwrap();
+    let mut bytes = [0; 4];
+    view.read(4096, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"seen");
+    assert!(view.read(BYTES - 3, &mut bytes).is_err());
+    assert!(MediaView::open(&path, BYTES + 1).unwrap_err().is_damage());
+    assert!(MediaView::open(&dir.path().join("absent"), 1).unwrap_err().is_damage());
 }
 
 #[test]

@@ -16,6 +16,15 @@ pub enum PmrError {
         /// The reason that the operating system gave.
         source: io::Error,
     },
+    /// There is no such file.
+    #[error(
+        "region {on} is missing: it holds what was completed and not written to the media yet; \
+         put it back from where it went, or from a copy"
+    )]
+    Missing {
+        /// The file that was looked for.
+        on: String,
+    },
     /// The backing store cannot hold the region.
     #[error("cannot reserve {bytes} bytes for region {on}: no space left; free some or ask for a smaller region")]
     NoSpace {

@@ -7,6 +7,7 @@
 //! | module | what it guards |
 //! | --- | --- |
 //! | [`Region`] | a header that names version and damage; space reserved, so that no store meets a full disk |
+//! | [`Snapshot`] | a look from outside: reads the file, maps and changes nothing |
 //! | [`Object`] | named pieces of the region; safe access copies or is atomic |
 //! | [`ring`] | entries from one producer to one consumer, one cache line each |
 //! | [`Doorbell`], [`Waiter`] | waking who waits, by polling, by the processor or by the kernel |
@@ -27,6 +28,7 @@ mod object;
 pub mod owner;
 mod region;
 pub mod ring;
+mod snapshot;
 mod table;
 pub mod tags;
 mod umwait;
@@ -44,6 +46,7 @@ pub use object::{Object, SharedBytes};
 pub use owner::{NotOwner, OwnerWord, Ownership};
 pub use region::{Backing, Region, Survival};
 pub use ring::{Consumer, Cursor, Full, Producer, Ring, RingEntry, RingError, ring_bytes};
+pub use snapshot::Snapshot;
 pub use table::Finding;
 pub use tags::{PageTag, PageTags, Relocating, Relocation, tags_bytes};
 pub use wait::{BadPolicy, NoWaitpkg, WaitCounts, WaitPolicy, Waiter, set_timer_slack};

@@ -16,7 +16,7 @@ use crate::layout::{
 };
 use crate::map::{self, Mapping};
 use crate::object::Object;
-use crate::table::{Finding, Medium, Refusal, Table};
+use crate::table::{Finding, Medium, Refusal, Table, Words};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -108,24 +108,13 @@ impl Region {
     /// Maps the region in a file.
     ///
     /// # Errors
-    /// `NotARegion`, `NewerVersion`, `DamagedHeader`, `Truncated`: nothing was written; `NoSpace` when
+    /// `Missing`, `NotARegion`, `NewerVersion`, `DamagedHeader`, `Truncated`: nothing was written; `NoSpace` when
     /// the file has holes that cannot be filled; or what the system refused.
     pub fn open(path: &Path) -> Result<Self> {
         let on = path.display().to_string();
         let opened = File::options().read(true).write(true).open(path);
-        let file = opened.map_err(|source| PmrError::Io { what: "open", on: on.clone(), source })?;
+        let file = opened.map_err(|source| not_opened(&on, source))?;
         Self::adopt(file, on, false)
-    }
-
-    /// Reads the header of the region in a file, mapping and changing nothing: for looking at a region that
-    /// another process is using.
-    ///
-    /// # Errors
-    /// As [`Region::open`], but `NoSpace`.
-    pub fn peek(path: &Path) -> Result<Header> {
-        let on = path.display().to_string();
-        let file = File::open(path).map_err(|source| PmrError::Io { what: "open", on: on.clone(), source })?;
-        read_header(&file, &on)
     }
 
     /// Maps the region behind a descriptor that another process passed on.
@@ -324,11 +313,13 @@ impl Shared {
     }
 }
 
-impl Medium for &Mapping {
+impl Words for &Mapping {
     fn load(&self, offset: u64) -> u64 {
         word(self, offset).load(Ordering::Acquire)
     }
+}
 
+impl Medium for &Mapping {
     fn store(&self, offset: u64, value: u64) {
         word(self, offset).store(value, Ordering::Release);
     }
@@ -350,12 +341,12 @@ fn word(mapping: &Mapping, offset: u64) -> &AtomicU64 {
     unsafe { AtomicU64::from_ptr(at.as_ptr().cast()) }
 }
 
-fn parse_name(name: &str) -> Result<ObjectName> {
+pub(crate) fn parse_name(name: &str) -> Result<ObjectName> {
     ObjectName::parse(name).ok_or_else(|| PmrError::BadName { name: name.to_owned() })
 }
 
 /// Reads and checks the header, and that the file is as long as it states.
-fn read_header(file: &File, on: &str) -> Result<Header> {
+pub(crate) fn read_header(file: &File, on: &str) -> Result<Header> {
     let on = || on.to_owned();
     let found = file.metadata().map_err(|source| io_error("inspect", &on(), source))?.len();
     let mut page = [0; HEADER_BYTES];
@@ -387,7 +378,15 @@ fn create_new(path: &Path, on: &str) -> Result<File> {
     })
 }
 
-fn io_error(what: &'static str, on: &str, source: io::Error) -> PmrError {
+/// Why a region's file could not be opened.
+pub(crate) fn not_opened(on: &str, source: io::Error) -> PmrError {
+    match source.kind() {
+        io::ErrorKind::NotFound => PmrError::Missing { on: on.to_owned() },
+        _ => io_error("open", on, source),
+    }
+}
+
+pub(crate) fn io_error(what: &'static str, on: &str, source: io::Error) -> PmrError {
     PmrError::Io { what, on: on.to_owned(), source }
 }
 

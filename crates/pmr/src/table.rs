@@ -20,9 +20,13 @@ const READ_TRIES: u32 = 64;
 /// Largest alignment of an object: a huge page of x86-64's second size.
 pub(crate) const ALIGN_MAX: u64 = 1 << 30;
 
-/// Words and bytes of a region, by offset from its start. Stores become visible in order.
-pub(crate) trait Medium {
+/// Words of a region, by offset from its start.
+pub(crate) trait Words {
     fn load(&self, offset: u64) -> u64;
+}
+
+/// Words and bytes of a region that can be changed. Stores become visible in order.
+pub(crate) trait Medium: Words {
     fn store(&self, offset: u64, value: u64);
     fn zero(&self, offset: u64, bytes: u64);
 }
@@ -89,7 +93,7 @@ pub(crate) struct Table<M> {
     pub(crate) region_bytes: u64,
 }
 
-impl<M: Medium> Table<M> {
+impl<M: Words> Table<M> {
     /// Reads one entry.
     pub(crate) fn read(&self, slot: u32) -> Slot {
         for _ in 0..READ_TRIES {
@@ -121,64 +125,6 @@ impl<M: Medium> Table<M> {
     /// Finds an object by name.
     pub(crate) fn find(&self, name: ObjectName) -> Option<(u32, Entry)> {
         self.entries().find(|(_, entry)| entry.name == name)
-    }
-
-    /// Makes an object of zeros in the first gap that fits.
-    pub(crate) fn allocate(
-        &self,
-        name: ObjectName,
-        kind: ObjectKind,
-        bytes: u64,
-        align: u64,
-    ) -> Result<(u32, Entry), Refusal> {
-        if bytes == 0 || bytes > self.region_bytes {
-            return Err(Refusal::BadRequest("its length must be from 1 byte to the region's size"));
-        }
-        if !align.is_power_of_two() || align > ALIGN_MAX {
-            return Err(Refusal::BadRequest("its alignment must be a power of two up to 1 GiB"));
-        }
-        let (free_slot, used) = self.survey()?;
-        if used.iter().any(|entry| entry.name == name) {
-            return Err(Refusal::NameTaken);
-        }
-        let slot = free_slot.ok_or(Refusal::TableFull)?;
-        let offset = first_fit(&used, self.region_bytes, bytes, align.max(LINE_BYTES))
-            .map_err(|largest_gap_bytes| Refusal::NoRoom { largest_gap_bytes })?;
-        let serial = self.next_serial();
-        let owner = Side::NOBODY;
-        let entry = Entry { name, kind, owner, offset, bytes, serial };
-        self.wipe(entry.offset, entry.end());
-        self.write(slot, &entry);
-        Ok((slot, entry))
-    }
-
-    /// Frees an object: one store.
-    pub(crate) fn free(&self, slot: u32) {
-        self.medium.store(word_offset(slot, ENTRY_WORDS - 1), 0);
-    }
-
-    /// Assigns an object to a side: one store, since owner and checksum share a word.
-    pub(crate) fn set_owner(&self, slot: u32, entry: &Entry, owner: Side) -> Entry {
-        let entry = Entry { owner, ..*entry };
-        let commit = entry.encode()[ENTRY_WORDS - 1];
-        self.medium.store(word_offset(slot, ENTRY_WORDS - 1), commit);
-        entry
-    }
-
-    /// Frees every damaged entry, and says how many there were. What they described is lost to the table.
-    pub(crate) fn drop_damaged(&self) -> usize {
-        let mut count = 0;
-        for slot in 0..TABLE_ENTRIES {
-            if self.read(slot) == Slot::Damaged {
-                self.free(slot);
-                count += 1;
-            }
-        }
-        if count > 0 {
-            // The space of a dropped entry is unknown, so all of it counts as holding old bytes.
-            self.medium.store(WATERMARK_OFFSET, watermark_encode(self.region_bytes));
-        }
-        count
     }
 
     /// Verifies the whole table; empty when all is well.
@@ -236,6 +182,66 @@ impl<M: Medium> Table<M> {
         }
         used.sort_by_key(|entry| entry.offset);
         Ok((free_slot, used))
+    }
+}
+
+impl<M: Medium> Table<M> {
+    /// Makes an object of zeros in the first gap that fits.
+    pub(crate) fn allocate(
+        &self,
+        name: ObjectName,
+        kind: ObjectKind,
+        bytes: u64,
+        align: u64,
+    ) -> Result<(u32, Entry), Refusal> {
+        if bytes == 0 || bytes > self.region_bytes {
+            return Err(Refusal::BadRequest("its length must be from 1 byte to the region's size"));
+        }
+        if !align.is_power_of_two() || align > ALIGN_MAX {
+            return Err(Refusal::BadRequest("its alignment must be a power of two up to 1 GiB"));
+        }
+        let (free_slot, used) = self.survey()?;
+        if used.iter().any(|entry| entry.name == name) {
+            return Err(Refusal::NameTaken);
+        }
+        let slot = free_slot.ok_or(Refusal::TableFull)?;
+        let offset = first_fit(&used, self.region_bytes, bytes, align.max(LINE_BYTES))
+            .map_err(|largest_gap_bytes| Refusal::NoRoom { largest_gap_bytes })?;
+        let serial = self.next_serial();
+        let owner = Side::NOBODY;
+        let entry = Entry { name, kind, owner, offset, bytes, serial };
+        self.wipe(entry.offset, entry.end());
+        self.write(slot, &entry);
+        Ok((slot, entry))
+    }
+
+    /// Frees an object: one store.
+    pub(crate) fn free(&self, slot: u32) {
+        self.medium.store(word_offset(slot, ENTRY_WORDS - 1), 0);
+    }
+
+    /// Assigns an object to a side: one store, since owner and checksum share a word.
+    pub(crate) fn set_owner(&self, slot: u32, entry: &Entry, owner: Side) -> Entry {
+        let entry = Entry { owner, ..*entry };
+        let commit = entry.encode()[ENTRY_WORDS - 1];
+        self.medium.store(word_offset(slot, ENTRY_WORDS - 1), commit);
+        entry
+    }
+
+    /// Frees every damaged entry, and says how many there were. What they described is lost to the table.
+    pub(crate) fn drop_damaged(&self) -> usize {
+        let mut count = 0;
+        for slot in 0..TABLE_ENTRIES {
+            if self.read(slot) == Slot::Damaged {
+                self.free(slot);
+                count += 1;
+            }
+        }
+        if count > 0 {
+            // The space of a dropped entry is unknown, so all of it counts as holding old bytes.
+            self.medium.store(WATERMARK_OFFSET, watermark_encode(self.region_bytes));
+        }
+        count
     }
 
     /// Zeroes what may hold old bytes of a new object's space, and raises the watermark over it.

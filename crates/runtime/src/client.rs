@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use osier_actor::Arena;
-use osier_domain::arena::{BLOB_OFFSET, Buffer, SLOT_FREE, SLOT_SUBMITTED, Unit};
+use osier_domain::arena::{BLOB_OFFSET, Buffer, Layout, SLOT_FREE, SLOT_SUBMITTED, Unit};
 use osier_domain::message::Request;
 use osier_domain::{Descriptor, Kind, Message, Opcode, STREAMS_MAX, SlotId, Status, StreamId, Tag};
 use osier_flash::{BLOCK_BYTES, Nanos};
 
-use crate::control::Control;
+use crate::control::{Control, STREAM_INFLIGHT_MAX};
 
 /// State word: the request has failed with the status in bits 16..32; recovery completes it so.
 pub const SLOT_FAILED: u64 = 2;
@@ -64,6 +64,8 @@ pub struct Client {
     free: Vec<SlotId>,
     submitted_at: Vec<Nanos>,
     next: [u64; STREAMS_MAX],
+    /// The last request of each stream that has ended; they end in order.
+    ended: [u64; STREAMS_MAX],
     inflight: usize,
     /// Blocks of a unit, by pipeline.
     units: Vec<(Tag, u8)>,
@@ -90,6 +92,7 @@ impl Client {
             free,
             submitted_at: vec![Nanos(0); usize::from(slots)],
             next: [1; STREAMS_MAX],
+            ended: [0; STREAMS_MAX],
             inflight: 0,
             units,
             bound: [None; STREAMS_MAX],
@@ -120,6 +123,7 @@ impl Client {
         for (stream, sequence) in delivered.iter().enumerate() {
             control.set_delivered(stream, *sequence);
         }
+        self.ended = delivered;
         delivered
     }
 
@@ -163,7 +167,8 @@ impl Client {
         }
     }
 
-    /// Fills a slot and answers the request to hand to the domain; `None` when no slot is free.
+    /// Fills a slot and answers the request to hand to the domain; `None` when no slot is free, or too many requests
+    /// of the stream are in flight.
     ///
     /// `filled` runs when the slot holds the request and nobody has been told.
     ///
@@ -175,8 +180,11 @@ impl Client {
         let way = if let Ask::Write { tag, .. } = ask { tag } else { Tag::NONE };
         let bound = *self.bound[usize::from(stream.0)].get_or_insert(way);
         assert_eq!(bound, way, "{stream:?} goes through one pipeline");
-        let slot = self.free.pop()?;
         let sequence = self.next[usize::from(stream.0)];
+        if sequence - self.ended[usize::from(stream.0)] > STREAM_INFLIGHT_MAX {
+            return None;
+        }
+        let slot = self.free.pop()?;
         self.next[usize::from(stream.0)] += 1;
         let descriptor = self.describe(slot, ask);
         if let Ask::Write { data, .. } = ask {
@@ -197,6 +205,7 @@ impl Client {
     /// A request has ended: its slot is free again once the caller has taken what it needs.
     pub fn end(&mut self, now: Nanos, request: Request) -> Done {
         let slot = request.descriptor.slot;
+        self.ended[usize::from(request.stream.0)] = request.sequence;
         let since = self.submitted_at[usize::from(slot.0)];
         Done { request, latency: Nanos(now.0.saturating_sub(since.0)) }
     }
@@ -276,12 +285,23 @@ pub fn note_failure(arena: &Arena, slot: SlotId, status: Status) {
     set_state(arena, slot, SLOT_FAILED | u64::from(status.0) << 16);
 }
 
-/// The request of a slot, if its bytes are one.
 fn submitted(arena: &Arena, slot: SlotId) -> Option<Request> {
-    match Message::decode(&arena.request(slot))?.kind {
-        Kind::Request(request) if request.descriptor.slot == slot => Some(request),
-        _ => None,
-    }
+    request_of(&arena.request(slot), slot, arena.layout())
+}
+
+/// The request that a slot's words hold, if they are one that a client can have put there.
+pub fn request_of(words: &[u64; 8], slot: SlotId, layout: &Layout) -> Option<Request> {
+    let Kind::Request(request) = Message::decode(words)?.kind else { return None };
+    let descriptor = &request.descriptor;
+    let is_placed = descriptor.slot == slot && usize::from(request.stream.0) < STREAMS_MAX && request.sequence > 0;
+    let has_bytes = matches!(descriptor.opcode, Opcode::Write | Opcode::Passthrough | Opcode::Read);
+    let fits = !has_bytes || (1..=layout.request_blocks_max).contains(&descriptor.blocks);
+    let units = match descriptor.opcode {
+        Opcode::Write | Opcode::Passthrough => descriptor.blocks.div_ceil(u32::from(descriptor.unit_blocks)),
+        Opcode::Read | Opcode::Trim | Opcode::Flush => 0,
+    };
+    let is_cut = u32::from(descriptor.units) == units && descriptor.unit_blocks <= layout.unit_blocks;
+    (is_placed && fits && is_cut).then_some(request)
 }
 
 impl Left {
@@ -290,5 +310,57 @@ impl Left {
         match self {
             Left::Submitted(request) | Left::Failed(request) => request,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_that_no_client_can_have_filled_holds_no_request() {
+        let layout = Layout { slots: 4, request_blocks_max: 16, unit_blocks: 4 };
+        let descriptor = Descriptor {
+            opcode: Opcode::Write,
+            unit_blocks: 4,
+            flags: 0,
+            tag: Tag(7),
+            slot: SlotId(2),
+            units: 3,
+            blocks: 10,
+            slba: 5,
+            output_bytes: 0,
+            state_handle: 0,
+        };
+        let request = Request {
+            descriptor,
+            stream: StreamId(15),
+            sequence: 1,
+            visited: 0,
+            status: Status::SUCCESS,
+            fetched: false,
+            output: 0,
+        };
+        let read =
+            |request: Request| request_of(&Message { kind: Kind::Request(request) }.encode(), SlotId(2), &layout);
+        assert_eq!(read(request), Some(request));
+        let with = |change: &dyn Fn(&mut Descriptor)| {
+            let mut descriptor = descriptor;
+            change(&mut descriptor);
+            read(Request { descriptor, ..request })
+        };
+        let impossible = [
+            read(Request { stream: StreamId(16), ..request }),
+            read(Request { sequence: 0, ..request }),
+            with(&|d| d.slot = SlotId(1)),
+            with(&|d| d.units = 4),
+            with(&|d| (d.blocks, d.units) = (17, 5)),
+            with(&|d| (d.blocks, d.units) = (0, 0)),
+            with(&|d| (d.unit_blocks, d.units) = (16, 1)),
+            with(&|d| d.opcode = Opcode::Read),
+        ];
+        assert!(impossible.iter().all(Option::is_none), "{impossible:?}");
+        let trim = with(&|d| (d.opcode, d.blocks, d.units) = (Opcode::Trim, 1 << 20, 0));
+        assert!(trim.is_some(), "a trim has no bytes in its slot");
     }
 }

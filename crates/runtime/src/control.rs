@@ -42,6 +42,9 @@ const WINDOW: usize = DIGEST + 2;
 const _: () = assert!(DELIVERED + STREAMS_MAX <= STAMP);
 const _: () = assert!(WINDOW + STREAMS_MAX <= WORDS);
 
+/// Requests of one stream that can be in flight: the device says of the last so many which were committed.
+pub const STREAM_INFLIGHT_MAX: u64 = 64;
+
 /// What the device tells of itself, at each tick of its firmware.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
@@ -246,7 +249,8 @@ impl Control {
         self.set(CURSOR + stream, sequence);
     }
 
-    /// Whether the device has committed a request, as far as it says: of requests in flight it does.
+    /// Whether the device has committed a request, as far as it says: of requests in flight it does, because a
+    /// client has at most [`STREAM_INFLIGHT_MAX`] of one stream in flight.
     pub fn is_committed(&self, stream: usize, sequence: u64) -> bool {
         match self.get(CURSOR + stream).checked_sub(sequence) {
             Some(behind @ 0..64) => self.get(WINDOW + stream) >> behind & 1 == 1,
@@ -295,13 +299,18 @@ impl Control {
         self.set(POLICY_OFF, u64::from(off));
     }
 
-    /// The command line asks for a move; answers the number to wait for.
-    pub fn ask(&self, actor: Option<ActorId>, to: Option<Side>) -> u64 {
-        let sequence = (self.get(COMMAND) >> 32) + 1;
+    /// The command line asks for a move; answers the number to wait for, or nothing while another one waits.
+    pub fn ask(&self, actor: Option<ActorId>, to: Option<Side>) -> Option<u64> {
+        let before = self.get(COMMAND);
+        if before >> 32 != self.get(COMMAND_ACK) {
+            return None;
+        }
+        let sequence = (before >> 32) + 1;
         let actor = actor.map_or(0xffff, |a| u64::from(a.0));
         let to = to.map_or(2, |side| side as u64);
-        self.set(COMMAND, sequence << 32 | actor << 8 | to);
-        sequence
+        let word = sequence << 32 | actor << 8 | to;
+        let asked = self.word(COMMAND).compare_exchange(before, word, Ordering::AcqRel, Ordering::Acquire);
+        asked.ok().map(|_| sequence)
     }
 
     /// The command that has not been answered, if there is one.
@@ -325,9 +334,10 @@ impl Control {
         self.set(COMMAND_ACK, sequence);
     }
 
-    /// The answer to a command, once there is one.
+    /// The answer to a command, once there is one; of one that others have followed since, that it was done.
     pub fn answered(&self, sequence: u64) -> Option<u64> {
-        (self.get(COMMAND_ACK) == sequence).then(|| self.get(COMMAND_RESULT))
+        let answered = self.get(COMMAND_ACK);
+        (answered >= sequence).then(|| if answered == sequence { self.get(COMMAND_RESULT) } else { 0 })
     }
 
     /// Notes what an actor did at one side so far: input bytes that went through, and nanoseconds (of the model on

@@ -23,6 +23,12 @@ pub enum CorpusError {
         /// What the system says.
         source: std::io::Error,
     },
+    /// A pipe, a socket or a device: reading it may never end, and gives other bytes each time.
+    #[error("the input {path} is neither a file nor a directory; copy what it gives into a file, and name that")]
+    NotAFile {
+        /// Which.
+        path: PathBuf,
+    },
     /// There is nothing in it.
     #[error("the inputs hold no bytes; name files that hold some with --input PATH")]
     Empty,
@@ -71,9 +77,9 @@ impl Corpus {
     /// are left out and counted.
     pub fn load(paths: &[PathBuf], limit_bytes: u64) -> Result<Corpus, CorpusError> {
         let mut corpus = Corpus::default();
+        check(paths)?;
         for path in paths {
-            let meta = fs::metadata(path).map_err(|source| CorpusError::Unreadable { path: path.clone(), source })?;
-            if meta.is_dir() {
+            if path.is_dir() {
                 let mut files = Vec::new();
                 walk(path, 0, &mut files)?;
                 files.sort();
@@ -122,6 +128,20 @@ impl Corpus {
     }
 }
 
+/// Refuses, by name, what is no file or directory that may be read.
+pub fn check(paths: &[PathBuf]) -> Result<(), CorpusError> {
+    for path in paths {
+        let unreadable = |source| CorpusError::Unreadable { path: path.clone(), source };
+        let kind = fs::metadata(path).map_err(unreadable)?.file_type();
+        if !kind.is_file() && !kind.is_dir() {
+            return Err(CorpusError::NotAFile { path: path.clone() });
+        }
+        // A directory can be opened as well as a file.
+        fs::File::open(path).map_err(unreadable)?;
+    }
+    Ok(())
+}
+
 fn walk(directory: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), CorpusError> {
     let unreadable = |source| CorpusError::Unreadable { path: directory.to_owned(), source };
     for entry in fs::read_dir(directory).map_err(unreadable)? {
@@ -152,6 +172,25 @@ mod tests {
         assert_eq!(corpus.pieces.len(), 2);
         assert_eq!(corpus.pieces[1].first_block, 1);
         assert_eq!(corpus.pieces[0].sha256, <[u8; 32]>::from(Sha256::digest(b"x")));
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused_by_name_and_passed_over_in_a_directory() {
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        mknodat(CWD, path("pipe"), FileType::Fifo, Mode::RUSR, 0).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(path("socket")).unwrap();
+        std::os::unix::fs::symlink("nowhere", path("dangling")).unwrap();
+        fs::write(path("file"), b"x").unwrap();
+        for name in ["pipe", "socket"] {
+            let error = Corpus::load(&[path(name)], 1 << 20).unwrap_err();
+            assert!(matches!(&error, CorpusError::NotAFile { path } if path.ends_with(name)), "{error}");
+        }
+        let error = Corpus::load(&[path("dangling")], 1 << 20).unwrap_err();
+        assert!(matches!(error, CorpusError::Unreadable { .. }), "{error}");
+        let corpus = Corpus::load(&[dir.path().to_owned()], 1 << 20).unwrap();
+        assert_eq!(corpus.pieces.len(), 1);
     }
 
     #[test]

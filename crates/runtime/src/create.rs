@@ -1,16 +1,18 @@
 //! Making a device: the image, its region, its pipelines.
 
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use osier_actor::{Config, ModuleStore, Registry};
 use osier_device::Profile;
 use osier_domain::Tag;
 use osier_flash::BLOCK_BYTES;
-use osier_image::{CreateOptions, Image, MediaSpec, ProfileText, Superblock};
+use osier_image::{CreateOptions, Image, MediaSpec, ProfileText, Superblock, inspect};
 
 use crate::error::RuntimeError;
 use crate::link::{BELLS_BYTES, ring_object_bytes};
-use crate::setup::{modules_path, pipelines_path, registry_path};
+use crate::setup::{compile, modules_path, pipelines_path, registry_path};
 
 /// The pipeline that a new device has.
 pub const DEFAULT_PIPELINE: &str = "main";
@@ -54,6 +56,9 @@ pub struct CreateSpec<'a> {
     pub pmr_bytes: Option<u64>,
     /// The pipelines: the file's text, what errors call it, and where relative module paths start.
     pub pipelines: (String, String, PathBuf),
+    /// The program that compiles modules, and its first arguments: then every actor is tried out before anything is
+    /// made. Without it that is left to the first start.
+    pub compiler: Option<(PathBuf, Vec<OsString>)>,
 }
 
 impl<'a> CreateSpec<'a> {
@@ -66,6 +71,7 @@ impl<'a> CreateSpec<'a> {
             media: MediaSpec::File,
             pmr_bytes: None,
             pipelines: (DEFAULT_PIPELINES.to_owned(), "the default pipelines".to_owned(), PathBuf::from(".")),
+            compiler: None,
         }
     }
 }
@@ -78,11 +84,18 @@ pub fn create(spec: &CreateSpec<'_>) -> Result<Superblock, RuntimeError> {
     // Modules go into a store beside the image first: the image's directory does not exist before it is whole.
     let staging =
         tempfile::tempdir().map_err(|source| RuntimeError::System { what: "make a temporary directory", source })?;
-    let store = ModuleStore::new(staging.path().join("modules"));
+    let store = ModuleStore::new(modules_path(staging.path()));
     let config = Config::parse(name, text, directory, &store)?;
     let mut registry = Registry::new();
     registry.adopt(&config);
-    let pipelines = registry.pipelines(&config.tenants)?;
+    let pipelines = registry
+        .pipelines(&config.tenants)
+        .map_err(|source| RuntimeError::Registry { path: PathBuf::from(name), source })?;
+    if let Some(compiler) = &spec.compiler {
+        // With keys of its own, which go with the directory.
+        let keys = crate::keys::load(&staging.path().join("keys"), &pipelines, &BTreeSet::new())?;
+        compile(staging.path(), &pipelines, &keys, compiler)?;
+    }
     let wanted = REGION_SLACK_BYTES
         + profile.write_buffer.bytes
         + pipelines.layout().arena_bytes()
@@ -111,15 +124,33 @@ fn finish(
     let into = ModuleStore::new(modules_path(path));
     for stage in config.pipelines.iter().flat_map(|p| &p.stages) {
         if let osier_actor::pipeline::Source::Stored(digest) = &stage.source {
-            into.put(&from.get(digest)?)?;
+            let module = from.get(digest)?;
+            into.put(&module)?;
+            keep_named(&into, &stage.name, &module)?;
         }
     }
     osier_actor::module::write_whole(&pipelines_path(path), text.as_bytes()).map_err(failed)?;
     osier_actor::module::write_whole(&registry_path(path), registry.encode().as_bytes()).map_err(failed)
 }
 
+/// Keeps a module under its file's own name too, by which the image's pipelines.toml finds it.
+fn keep_named(into: &ModuleStore, name: &str, module: &[u8]) -> Result<(), RuntimeError> {
+    let Some(path) = into.named(name) else { return Ok(()) };
+    match std::fs::read(&path) {
+        Ok(other) if other != module => Err(RuntimeError::Option(format!(
+            "two different modules are called {}; give one of the files another name",
+            path.file_name().unwrap_or_default().display()
+        ))),
+        Ok(_) => Ok(()),
+        Err(_) => osier_actor::module::write_whole(&path, module)
+            .map_err(|source| RuntimeError::System { what: "write a module into the image", source }),
+    }
+}
+
 /// The tag that new writes through a pipeline get.
 pub fn current_tag(image: &Path, pipeline: &str) -> Result<Tag, RuntimeError> {
+    // First, so that a device that is not there is not taken for one that lacks a file.
+    inspect(image)?;
     let pipelines = crate::setup::read_pipelines(image)?;
     match pipelines.current(pipeline) {
         Some(entry) => Ok(Tag(entry.tag)),

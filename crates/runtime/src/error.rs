@@ -23,9 +23,14 @@ pub enum RuntimeError {
     /// The pipelines of the image cannot be used.
     #[error(transparent)]
     Config(#[from] osier_actor::pipeline::ConfigError),
-    /// The pipelines that the image had cannot be read.
-    #[error(transparent)]
-    Registry(#[from] osier_actor::pipeline::RegistryError),
+    /// The pipelines that the image had cannot be used.
+    #[error("{path}: {source}")]
+    Registry {
+        /// The file.
+        path: std::path::PathBuf,
+        /// Why.
+        source: osier_actor::pipeline::RegistryError,
+    },
     /// A module of the image cannot be read.
     #[error(transparent)]
     Module(#[from] osier_actor::module::ModuleStoreError),
@@ -63,6 +68,31 @@ pub enum RuntimeError {
         /// Which.
         path: std::path::PathBuf,
     },
+    /// The scheduler's samples cannot be written down.
+    #[error("cannot write the samples to {path}: {source}; name another file with --record, or make room")]
+    Record {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// A key that was used is gone.
+    #[error(
+        "the key file {path} is missing, and data may be sealed with it; put it back. To go on without those data, \
+         put a file of 64 random hexadecimal digits there"
+    )]
+    LostKey {
+        /// Which.
+        path: std::path::PathBuf,
+    },
+    /// No soak left what another could read back.
+    #[error(
+        "no soak over {groups} groups was run on this device, so there is nothing to read back; run one with the same --groups first"
+    )]
+    NoWitness {
+        /// How many were asked for.
+        groups: u64,
+    },
     /// Nobody has the device up.
     #[error("the device {path} is not up; start it with `osier serve`")]
     NotRunning {
@@ -81,7 +111,7 @@ pub enum RuntimeError {
         source: std::io::Error,
     },
     /// A file of the image cannot be used.
-    #[error("cannot {what} ({path}): {source}")]
+    #[error("cannot {what} ({path}): {source}; `osier device check` looks the whole image over")]
     File {
         /// What was attempted.
         what: &'static str,
@@ -97,6 +127,8 @@ pub enum RuntimeError {
         side: Side,
         /// How it ended.
         how: String,
+        /// The code that it ended with, if it did by itself.
+        code: Option<i32>,
     },
     /// The device died and its media with it.
     #[error(

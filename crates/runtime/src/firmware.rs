@@ -66,11 +66,13 @@ struct Firmware {
     next_sync: u64,
     /// The program or erase under way, done piece by piece, and the bytes that are done.
     under_way: Option<(MediaOp, u64)>,
+    /// Operations that the media refused.
+    refusals: u64,
     waiter: Waiter,
     epoch: u64,
     model_timing: bool,
     digest: Option<[u32; STREAMS_MAX]>,
-    /// Requests that the core works on, by command number modulo the length.
+    /// Requests that the core works on, by their slots.
     begun: Vec<Option<Request>>,
     next_command: u64,
     next_gauges: Nanos,
@@ -93,7 +95,7 @@ impl Firmware {
         Ok(Firmware {
             domain: setup.domain(Side::Device),
             link: setup.link(Side::Device, bootstrap.epoch)?,
-            begun: vec![None; usize::from(machine.arena.layout().slots).next_power_of_two() * 2],
+            begun: vec![None; usize::from(machine.arena.layout().slots)],
             setup,
             machine,
             device,
@@ -102,6 +104,7 @@ impl Firmware {
             syncs: Vec::new(),
             next_sync: 0,
             under_way: None,
+            refusals: 0,
             waiter,
             epoch: bootstrap.epoch,
             model_timing: bootstrap.options.model_timing,
@@ -177,9 +180,10 @@ impl Firmware {
     /// Hands a request to the core; `Err` when it is not one that the core can be asked.
     fn begin(&mut self, now: Nanos, request: &Request) -> Result<(), Status> {
         let descriptor = &request.descriptor;
-        let id = CommandId(self.next_command);
-        let place = self.next_command as usize % self.begun.len();
-        assert!(self.begun[place].is_none(), "more requests at the core than the arena has slots");
+        // Numbered by slot, because a request may wait for long while others come and go.
+        let place = usize::from(descriptor.slot.0);
+        let id = CommandId(self.next_command << 16 | place as u64);
+        assert!(self.begun[place].is_none(), "two requests in slot {place}");
         let meta = WriteMeta {
             stream: request.stream.0,
             stream_sequence: request.sequence,
@@ -256,7 +260,7 @@ impl Firmware {
         let result = match op.kind {
             MediaOpKind::Read { address, bytes } => {
                 let mut data = vec![0u8; bytes as usize].into_boxed_slice();
-                self.media.read(address, &mut data).map(|()| MediaResult::Read(data)).map_err(|e| failed("read", &e))
+                self.media.read(address, &mut data).map(|()| MediaResult::Read(data)).map_err(|e| ("read", e))
             }
             MediaOpKind::Program { address, data: Some(data), bytes } => {
                 if done == 0 {
@@ -274,7 +278,7 @@ impl Firmware {
                         self.machine.passed(Step::ProgramEnds, None);
                         Ok(MediaResult::Programmed(Some(data)))
                     }
-                    Err(error) => Err(failed("program", &error)),
+                    Err(error) => Err(("program", error)),
                 }
             }
             MediaOpKind::Program { data: None, .. } => Ok(MediaResult::Programmed(None)),
@@ -286,7 +290,7 @@ impl Firmware {
                         return true;
                     }
                     Ok(()) => Ok(MediaResult::Erased),
-                    Err(error) => Err(failed("erase", &error)),
+                    Err(error) => Err(("erase", error)),
                 }
             }
             MediaOpKind::Sync => {
@@ -294,8 +298,18 @@ impl Firmware {
                 return true;
             }
         };
-        self.device.media_done(now, op.id, result.unwrap_or_else(|error| error));
+        let result = result.unwrap_or_else(|(what, error)| self.refused(what, &error));
+        self.device.media_done(now, op.id, result);
         true
+    }
+
+    /// A full disk refuses every page: it is told of less and less often.
+    fn refused(&mut self, what: &str, error: &osier_image::MediaError) -> MediaResult {
+        self.refusals += 1;
+        if self.refusals.is_power_of_two() {
+            tracing::error!(%error, refusals = self.refusals, "the media refused to {what}");
+        }
+        MediaResult::Failed(crate::setup::media_error(error))
     }
 
     fn begin_sync(&mut self, now: Nanos, op: OpId) {
@@ -306,7 +320,7 @@ impl Firmware {
             // The worker's queue is longer than the barriers that a core has under way; should it be full all
             // the same, this thread waits for the media itself.
             Err(_) => {
-                let result = self.media.sync().map_or_else(|e| failed("sync", &e), |()| MediaResult::Synced);
+                let result = self.media.sync().map_or_else(|e| self.refused("sync", &e), |()| MediaResult::Synced);
                 self.device.media_done(now, op, result);
             }
         }
@@ -318,14 +332,14 @@ impl Firmware {
             any = true;
             let Some(index) = self.syncs.iter().position(|(ticket, _)| *ticket == done.ticket) else { continue };
             let (_, op) = self.syncs.swap_remove(index);
-            let result = done.result.map_or_else(|e| failed("sync", &e), |()| MediaResult::Synced);
+            let result = done.result.map_or_else(|e| self.refused("sync", &e), |()| MediaResult::Synced);
             self.device.media_done(now, op, result);
         }
         any
     }
 
     fn completed(&mut self, now: Nanos, completion: Completion) {
-        let place = completion.id.0 as usize % self.begun.len();
+        let place = (completion.id.0 & 0xffff) as usize;
         let Some(request) = self.begun[place].take() else {
             panic!("the core completed command {:?}, which it was not asked", completion.id)
         };
@@ -465,8 +479,7 @@ impl Firmware {
 
     /// Drains the write buffer to the media, so that a clean stop leaves nothing to recover.
     fn shut_down(&mut self) -> Result<(), RuntimeError> {
-        let id = CommandId(self.next_command);
-        let place = self.next_command as usize % self.begun.len();
+        let id = CommandId(self.next_command << 16);
         let mut done = false;
         self.device.submit_flush(clock::now(), id);
         // Beyond the flush, what it made free in the buffer is freed.
@@ -478,12 +491,6 @@ impl Firmware {
             self.device.poll(now, &mut completions);
             done |= completions.iter().any(|c| c.id == id);
         }
-        self.begun[place] = None;
         Ok(())
     }
-}
-
-fn failed(what: &str, error: &osier_image::MediaError) -> MediaResult {
-    tracing::error!(%error, "the media refused to {what}");
-    MediaResult::Failed(crate::setup::media_error(error))
 }

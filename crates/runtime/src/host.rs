@@ -25,6 +25,8 @@ use crate::workload::{Files, Port, Soak, TallyReport, Witness, Workload};
 const PROGRESS_NS: u64 = 100_000_000;
 /// How long an idle host sleeps at most before it looks at the control words.
 const IDLE_MAX: Duration = Duration::from_millis(2);
+/// The epoch of a session's start.
+const FIRST_EPOCH: u64 = 1;
 /// How long a move asked for by hand may take before it is reported as not done.
 const COMMAND_NS: u64 = 2_000_000_000;
 
@@ -35,7 +37,7 @@ pub fn run(bootstrap: &Bootstrap, emit: &mut dyn FnMut(&Event)) -> Result<(), Ru
     host.recover(bootstrap.epoch)?;
     emit(&Event::Serving { at_ns: clock::now().0 });
     while !host.control().stopping() {
-        host.turn(emit)?;
+        host.turn(emit);
     }
     Ok(())
 }
@@ -128,7 +130,7 @@ impl Host {
             domain: setup.domain(Side::Host),
             link: setup.link(Side::Host, bootstrap.epoch)?,
             workload: workload(&setup, &bootstrap.job, &delivered)?,
-            sampler: Sampler::new(&setup, options.record.as_deref(), &options.policy)?,
+            sampler: Sampler::new(&setup, options.record.as_deref(), &options.policy, bootstrap.epoch > FIRST_EPOCH)?,
             epoch: bootstrap.epoch,
             placement: options.placement,
             next_tick: now,
@@ -151,10 +153,10 @@ impl Host {
         &self.setup.control
     }
 
-    fn turn(&mut self, emit: &mut dyn FnMut(&Event)) -> Result<(), RuntimeError> {
+    fn turn(&mut self, emit: &mut dyn FnMut(&Event)) {
         if self.control().epoch() != self.epoch {
             self.park();
-            return Ok(());
+            return;
         }
         let now = clock::now();
         // An actor that arrives has to wait for the longest of what is done between two looks at the ring.
@@ -163,10 +165,11 @@ impl Host {
         busy |= self.run_domain(now);
         busy |= self.offer(now);
         self.force(now);
-        busy |= self.link.dispatch(&mut self.domain);
         if now >= self.next_tick {
-            self.tick(now)?;
+            self.tick(now);
         }
+        // Behind all that may begin a move: an actor whose messages wait here is nobody's.
+        busy |= self.link.dispatch(&mut self.domain);
         if now >= self.next_progress {
             self.next_progress = Nanos(now.0 + PROGRESS_NS);
             self.progress(now, emit);
@@ -175,7 +178,6 @@ impl Host {
         if !busy {
             self.wait(now);
         }
-        Ok(())
     }
 
     /// Messages in, at most one chunk of each actor, messages out.
@@ -229,25 +231,26 @@ impl Host {
     }
 
     /// One epoch of the scheduler.
-    fn tick(&mut self, now: Nanos) -> Result<(), RuntimeError> {
+    fn tick(&mut self, now: Nanos) {
         self.next_tick = Nanos(now.0 + self.setup.profile.scheduler.epoch_ms * 1_000_000);
         let sample = self.sampler.sample(now, &self.setup, &self.machine, &mut self.link);
         self.command(now);
         if self.placement != Placement::Adaptive || self.forced.is_some() || self.control().policy_off() {
-            return self.sampler.note(&sample, None);
+            self.sampler.note(&sample, None);
+            // What the policy held back before it was switched off, nobody would ever let in again.
+            self.pacer.set_rate(now, osier_sched::RATE_UNLIMITED_PERMILLE);
+            return;
         }
         let decision = self.policy.decide(&sample);
-        self.sampler.note(&sample, Some(&decision))?;
+        self.sampler.note(&sample, Some(&decision));
         if let Err(error) = decision.check(self.policy.name(), &sample) {
             tracing::warn!(%error, "the decision is not carried out");
-            return Ok(());
+            return;
         }
         self.pacer.set_rate(now, decision.rate_permille);
-        self.setup.control.set_rate_permille(u64::from(decision.rate_permille));
         for each in &decision.moves {
             self.move_actor(each.actor, each.to);
         }
-        Ok(())
     }
 
     /// Gives an actor to `to`, or asks the device to.
@@ -346,7 +349,7 @@ impl Host {
         let count = self.machine.records.len() as u16;
         let bytes = |a| [Side::Host, Side::Device].map(|side| self.setup.control.actor_stats(ActorId(a), side).0);
         JobReport {
-            tally: TallyReport::from(tally),
+            tally: TallyReport { repeated: tally.repeated + self.domain.repeats(), ..TallyReport::from(tally) },
             write_ns: ended.0 - self.span.write_began.map_or(ended.0, |b| b.0),
             files: workload.files().into(),
             input_bytes: workload.input_bytes(),

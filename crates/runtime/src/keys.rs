@@ -1,6 +1,7 @@
 //! The keys of a device: 256 bits each, drawn from the system when first needed, kept in the image in files
 //! that only their owner may read, and given to the domains over a pipe.
 
+use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -11,16 +12,22 @@ use zeroize::Zeroizing;
 
 use crate::error::RuntimeError;
 
-/// Loads the keys that the pipelines name, and makes those that do not exist yet.
-pub fn load(directory: &Path, pipelines: &Pipelines) -> Result<Zeroizing<Vec<u8>>, RuntimeError> {
-    let mut numbers: Vec<u16> = pipelines.actors().iter().filter_map(|a| a.stage.key).collect();
-    numbers.sort_unstable();
-    numbers.dedup();
+/// The numbers of the keys that pipelines name.
+pub fn numbers(pipelines: &Pipelines) -> BTreeSet<u16> {
+    pipelines.actors().iter().filter_map(|a| a.stage.key).collect()
+}
+
+/// Loads the keys that the pipelines name, and makes those that do not exist yet. One of `used` that is not there
+/// is not made: data may be sealed with it, and what a new one seals could not be read once the old one is back.
+pub fn load(directory: &Path, pipelines: &Pipelines, used: &BTreeSet<u16>) -> Result<Zeroizing<Vec<u8>>, RuntimeError> {
     let mut ring = KeyRing::new();
-    for number in numbers {
+    for number in numbers(pipelines) {
         let path = directory.join(format!("{number}.key"));
         let text = match fs::read_to_string(&path) {
             Ok(text) => Zeroizing::new(text),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && used.contains(&number) => {
+                return Err(RuntimeError::LostKey { path });
+            }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => make(directory, &path)?,
             Err(source) => return Err(RuntimeError::System { what: "read a key of the image", source }),
         };

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bootstrap;
+mod check;
 pub mod client;
 pub mod clock;
 pub mod control;
@@ -29,6 +30,7 @@ mod setup;
 pub mod supervisor;
 pub mod workload;
 
+pub use check::check;
 pub use error::RuntimeError;
 pub use setup::{Attached, Setup, modules_path, pipelines_path};
 pub use supervisor::{Death, Session, SessionSpec, Watch, domain_main};

@@ -44,7 +44,7 @@ pub struct Link {
     tx_bell: Doorbell,
     rx_bell: Doorbell,
     /// Entries that were no messages; each is a defect of the other side.
-    pub malformed: u64,
+    malformed: u64,
     depth_max: u64,
 }
 
@@ -124,7 +124,15 @@ impl Link {
             let entry = self.rx.pop()?;
             match Message::decode(&entry) {
                 Some(message) => return Some(message),
-                None => self.malformed += 1,
+                None => {
+                    self.malformed += 1;
+                    if self.malformed.is_power_of_two() {
+                        tracing::error!(
+                            entries = self.malformed,
+                            "the ring held what is no message; the request that it was will not end: restart the device"
+                        );
+                    }
+                }
             }
         }
     }

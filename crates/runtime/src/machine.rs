@@ -6,7 +6,7 @@ use std::sync::Arc;
 use osier_actor::{Arena, Runner};
 use osier_device::{Compute, Engine};
 use osier_domain::message::Request;
-use osier_domain::migrate::GLOBALS_MAX;
+use osier_domain::migrate::{CheckpointError, GLOBALS_MAX};
 use osier_domain::{ActorId, Call, Direction, Env, Nanos, Outcome, OwnerRecord, STREAMS_MAX, Side, Status, Step, Tag};
 
 use crate::bootstrap::Crash;
@@ -114,6 +114,10 @@ impl Env for Turn<'_> {
         let engine = self.machine.engines[usize::from(actor.0)];
         match &mut self.compute {
             Some(compute) if bytes > 0 => {
+                // A chunk that failed has no bytes: it stays charged with the time that it took here.
+                if let Some(modelled_ns) = compute.duration_ns(engine, bytes) {
+                    self.machine.runner.charge_modelled(actor, modelled_ns);
+                }
                 let cores = compute.cores().max(1);
                 // `allowed_at` keeps stages from beginning while the device is shut down.
                 compute.run(start, Some(u32::from(actor.0) % cores), engine, bytes).unwrap_or(start)
@@ -163,6 +167,10 @@ impl Env for Turn<'_> {
 
     fn adopted(&mut self, actor: ActorId, mid_request: bool) {
         self.machine.control.stamp(actor, Stamp::MidRequest, u64::from(mid_request));
+    }
+
+    fn refused(&mut self, actor: ActorId, error: CheckpointError) {
+        tracing::error!(actor = actor.0, %error, "an actor could not be taken over; stop the device and check it");
     }
 
     fn at(&mut self, step: Step, actor: Option<ActorId>) {

@@ -64,12 +64,16 @@ impl Pacer {
 
     /// A request of so many bytes has ended.
     pub fn completed(&mut self, now: Nanos, bytes: u64) {
-        if self.permille != UNLIMITED_PERMILLE {
+        // Before a rate is known nothing can be held back, so that it is measured then too.
+        if self.permille != UNLIMITED_PERMILLE && self.full != 0 {
             return;
         }
         self.span_bytes += bytes;
         let elapsed = now.0.saturating_sub(self.span_began.0);
-        if elapsed >= SPAN_NS {
+        if elapsed > 2 * SPAN_NS {
+            // Nothing was asked for, for a while.
+            (self.span_began, self.span_bytes) = (now, 0);
+        } else if elapsed >= SPAN_NS {
             let rate = (u128::from(self.span_bytes) * SECOND_NS / u128::from(elapsed)) as u64;
             self.full = if self.full == 0 { rate } else { (self.full * (SPANS - 1) + rate) / SPANS };
             (self.span_began, self.span_bytes) = (now, 0);

@@ -7,8 +7,9 @@ use osier_domain::{ActorId, OwnerRecord};
 use osier_pmr::Object;
 
 /// Bytes of one record: the owner word in a cache line of its own, then the checkpoint.
-const RECORD_BYTES: u64 = 512;
-const CHECKPOINT_AT: u64 = 64;
+pub(crate) const RECORD_BYTES: u64 = 512;
+/// Offset of the checkpoint in a record.
+pub(crate) const CHECKPOINT_AT: u64 = 64;
 const _: () = assert!(CHECKPOINT_AT + CHECKPOINT_BYTES as u64 <= RECORD_BYTES);
 
 /// Bytes of the object.

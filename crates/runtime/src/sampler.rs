@@ -17,7 +17,7 @@ use crate::setup::Setup;
 
 /// Takes samples, and writes them down if somebody wants to replay them.
 pub struct Sampler {
-    out: Option<BufWriter<File>>,
+    out: Option<(PathBuf, BufWriter<File>)>,
     sources: Sources,
     last_turn: Nanos,
     was_busy: bool,
@@ -121,19 +121,23 @@ fn number(path: &Path) -> Option<u64> {
 }
 
 impl Sampler {
-    /// A sampler; `record` is the file that samples are written to.
-    pub fn new(setup: &Setup, record: Option<&Path>, policy: &str) -> Result<Sampler, RuntimeError> {
+    /// A sampler; `record` is the file that samples are written to, from its end on where `goes_on` says that a
+    /// former host began it.
+    pub fn new(setup: &Setup, record: Option<&Path>, policy: &str, goes_on: bool) -> Result<Sampler, RuntimeError> {
         let out = match record {
             None => None,
             Some(path) => {
-                let file = File::create(path)
-                    .map_err(|source| RuntimeError::System { what: "create the file for the samples", source })?;
-                let mut out = BufWriter::new(file);
+                let failed = |source| RuntimeError::Record { path: path.to_owned(), source };
+                let mut how = File::options();
+                let opened = how.create(true).write(true).append(goes_on).truncate(!goes_on).open(path);
+                let mut out = BufWriter::new(opened.map_err(failed)?);
                 let profile = &setup.profile;
                 let epoch_ms = profile.scheduler.epoch_ms as u32;
                 let header = Header::new(&profile.device.name, policy, epoch_ms, profile.scale.thermal_time);
-                write_line(&mut out, &encode_header(&header))?;
-                Some(out)
+                // Where a host was killed in the middle of a line, that line alone is malformed.
+                let head = if goes_on { "\n".to_owned() } else { encode_header(&header) };
+                out.write_all(head.as_bytes()).map_err(failed)?;
+                Some((path.to_owned(), out))
             }
         };
         Ok(Sampler {
@@ -188,11 +192,14 @@ impl Sampler {
         sample
     }
 
-    /// Writes a sample down with what was decided on it, if somebody wants that.
-    pub fn note(&mut self, sample: &Sample, decision: Option<&Decision>) -> Result<(), RuntimeError> {
-        match &mut self.out {
-            Some(out) => write_line(out, &encode_sample(sample, decision)),
-            None => Ok(()),
+    /// Writes a sample down with what was decided on it, if somebody wants that. A file that takes no more ends the
+    /// recording, not the traffic.
+    pub fn note(&mut self, sample: &Sample, decision: Option<&Decision>) {
+        let Some((path, out)) = &mut self.out else { return };
+        if let Err(source) = out.write_all(encode_sample(sample, decision).as_bytes()) {
+            let error = RuntimeError::Record { path: path.clone(), source };
+            tracing::error!(%error, "the recording ends here; the device goes on");
+            self.out = None;
         }
     }
 
@@ -224,10 +231,6 @@ impl Sampler {
         }
         views
     }
-}
-
-fn write_line(out: &mut BufWriter<File>, line: &str) -> Result<(), RuntimeError> {
-    out.write_all(line.as_bytes()).map_err(|source| RuntimeError::System { what: "write a sample", source })
 }
 
 #[cfg(test)]

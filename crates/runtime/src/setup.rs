@@ -11,6 +11,7 @@
 //! | `memory.N`, `state.N` | linear memory and shared state of actor N |
 //! | `witness` | of a soak: what its client knows to be written |
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,9 +23,9 @@ use osier_actor::{
 };
 use osier_device::{Device, DeviceParams, Profile};
 use osier_domain::migrate::{self, OwnerState, Phase};
-use osier_domain::{ActorId, Domain, Nanos, OwnerRecord, STREAMS_MAX, Side, Tag};
+use osier_domain::{ActorId, Checkpoint, Domain, Nanos, OwnerRecord, STREAMS_MAX, Side, Tag};
 use osier_image::{Image, Media, MediaKind, Superblock, inspect};
-use osier_pmr::{Object, ObjectKind, PmrError, Region, SharedBytes};
+use osier_pmr::{Object, ObjectKind, PmrError, Region, SharedBytes, WaitPolicy, Waiter};
 use osier_sched::Class;
 use zeroize::Zeroizing;
 
@@ -34,7 +35,7 @@ use crate::error::RuntimeError;
 use crate::link::{self, Link};
 use crate::machine::Machine;
 use crate::record::{Record, owners_bytes};
-use crate::workload::Witness;
+use crate::workload::{SoakSpec, Witness};
 
 /// Where an image keeps its pipelines as they were written.
 pub fn pipelines_path(image: &Path) -> PathBuf {
@@ -147,6 +148,9 @@ impl Setup {
 
     /// What the shared region outlives, in words.
     pub fn survival(&self) -> Result<String, RuntimeError> {
+        if !self.media_outlive_their_process() {
+            return Ok("lasts as long as the device's process: its media are memory, or none".to_owned());
+        }
         Ok(self.region.survival()?.to_string())
     }
 
@@ -287,11 +291,7 @@ impl Setup {
     }
 
     fn device_params(&self) -> DeviceParams {
-        let mut salt = [0; 4];
-        salt.copy_from_slice(&self.superblock.uuid.0[..4]);
-        let with_data = self.superblock.media != MediaKind::None;
-        let params = DeviceParams::new(&self.profile, self.superblock.logical_blocks);
-        DeviceParams { with_data, streams: STREAMS_MAX as u16, salt: u32::from_le_bytes(salt), ..params }
+        device_params(&self.superblock, &self.profile)
     }
 
     /// Publishes the device's gauges.
@@ -312,6 +312,15 @@ impl Setup {
         control.set_gauge(Gauge::Buffered, stats.buffer_bytes);
         control.set_gauge(Gauge::Throttles, stats.throttle_transitions);
     }
+}
+
+/// What the core of an image's device is made with.
+pub fn device_params(superblock: &Superblock, profile: &Profile) -> DeviceParams {
+    let mut salt = [0; 4];
+    salt.copy_from_slice(&superblock.uuid.0[..4]);
+    let with_data = superblock.media != MediaKind::None;
+    let params = DeviceParams::new(profile, superblock.logical_blocks);
+    DeviceParams { with_data, streams: STREAMS_MAX as u16, salt: u32::from_le_bytes(salt), ..params }
 }
 
 /// A look at a device that somebody else has up.
@@ -337,7 +346,12 @@ impl Attached {
 /// The pipelines that an image had when it was last brought up.
 pub fn read_pipelines(image: &Path) -> Result<Pipelines, RuntimeError> {
     let (registry, config) = read_registry(image)?;
-    Ok(registry.pipelines(&config.tenants)?)
+    pipelines_of(image, &registry, &config)
+}
+
+fn pipelines_of(image: &Path, registry: &Registry, config: &Config) -> Result<Pipelines, RuntimeError> {
+    let refused = |source| RuntimeError::Registry { path: registry_path(image), source };
+    registry.pipelines(&config.tenants).map_err(refused)
 }
 
 fn read_registry(image: &Path) -> Result<(Registry, Config), RuntimeError> {
@@ -352,26 +366,32 @@ fn read_registry(image: &Path) -> Result<(Registry, Config), RuntimeError> {
     let text = read(path.clone())?;
     let store = ModuleStore::new(modules_path(image));
     let config = Config::parse(&path.display().to_string(), &text, image, &store)?;
-    Ok((Registry::decode(&read(registry_path(image))?)?, config))
+    let path = registry_path(image);
+    let registry = Registry::decode(&read(path.clone())?);
+    Ok((registry.map_err(|source| RuntimeError::Registry { path, source })?, config))
 }
 
-/// Takes what somebody changed in `pipelines.toml` into the registry, before anything is started.
-fn adopt_changes(image: &Path) -> Result<Pipelines, RuntimeError> {
+/// What the registry and its pipelines will be with what somebody changed in `pipelines.toml`.
+fn adopt_changes(image: &Path) -> Result<(Registry, Pipelines), RuntimeError> {
     let (mut registry, config) = read_registry(image)?;
-    let before = registry.encode();
     for (name, change) in registry.adopt(&config) {
         tracing::debug!(pipeline = %name, ?change, "pipeline taken from pipelines.toml");
     }
-    let after = registry.encode();
-    if after != before {
-        let path = registry_path(image);
-        write_whole(&path, after.as_bytes()).map_err(|source| RuntimeError::File {
-            what: "write the image's pipelines",
-            path,
-            source,
-        })?;
+    let pipelines = pipelines_of(image, &registry, &config)?;
+    Ok((registry, pipelines))
+}
+
+/// Puts the registry into the image, if it is another than the one there.
+fn write_registry(image: &Path, registry: &Registry) -> Result<(), RuntimeError> {
+    let (path, text) = (registry_path(image), registry.encode());
+    if std::fs::read(&path).is_ok_and(|present| present == text.as_bytes()) {
+        return Ok(());
     }
-    Ok(registry.pipelines(&config.tenants)?)
+    write_whole(&path, text.as_bytes()).map_err(|source| RuntimeError::File {
+        what: "write the image's pipelines",
+        path,
+        source,
+    })
 }
 
 fn defaults(pipelines: &Pipelines, placement: Placement) -> Vec<Side> {
@@ -402,12 +422,24 @@ impl Prepared {
     ) -> Result<Prepared, RuntimeError> {
         let check = |name: &str, text: &str| Profile::parse(name, text).map(|_| ()).map_err(|e| e.to_string());
         let image = Image::open(path, &check)?;
+        if matches!(image.superblock().media, MediaKind::File | MediaKind::Block(_)) {
+            // The device's process opens them; what is wrong with them is said here, once.
+            image.open_media()?;
+        }
         let region_path = image.layout().pmr();
         let region = Region::open(&region_path)?;
         let profile = Profile::parse(&image.superblock().profile_name, image.profile_text())?;
-        let pipelines = adopt_changes(path)?;
-        let keys = crate::keys::load(&image.layout().keys(), &pipelines)?;
+        check_request(options, job, &profile)?;
+        let (registry, pipelines) = adopt_changes(path)?;
+        let was_up = image.superblock().incarnation.0 > 0;
+        let used = if was_up { crate::keys::numbers(&read_pipelines(path)?) } else { BTreeSet::new() };
+        let keys = crate::keys::load(&image.layout().keys(), &pipelines, &used)?;
         let code = compile(path, &pipelines, &keys, program)?;
+        // When its keys are made and its actors come up: an entry stays for good.
+        write_registry(path, &registry)?;
+        if let Job::Soak(spec) = job {
+            check_soak(spec, pipelines.layout().request_blocks_max, image.superblock().logical_blocks)?;
+        }
         ensure_objects(&region, &profile, &pipelines, &code, job)?;
         let setup = Setup::assemble(image.path(), image.superblock().clone(), image.profile_text(), region, options)?;
         setup.format_buffer_if_fresh()?;
@@ -422,6 +454,7 @@ impl Prepared {
             let record = self.setup.record(ActorId(index as u16));
             let word = record.load();
             let state = OwnerState::decode(word);
+            self.tell_of_record(ActorId(index as u16), word, state);
             let kept = placement == Placement::Adaptive && state.is_some();
             if !kept {
                 let generation = state.map_or(1, |s| s.generation + 1);
@@ -429,6 +462,21 @@ impl Prepared {
                 // Nobody else is up: the image's lock is held and no domain is started yet.
                 record.compare_exchange(word, placed.encode());
             }
+        }
+    }
+
+    /// Says what is wrong with an owner record. Nothing rests on it: an actor without an owner begins where it is
+    /// placed, and one in mid-migration goes back to its source and begins from what was committed last.
+    fn tell_of_record(&self, actor: ActorId, word: u64, state: Option<OwnerState>) {
+        let label = self.setup.pipelines.actor(actor).label();
+        match state {
+            None if word != 0 => tracing::warn!(actor = %label, "its owner word was damaged; it is placed anew"),
+            Some(OwnerState { phase: Phase::Ready { .. }, .. }) => {
+                if let Err(error) = Checkpoint::decode(&self.setup.record(actor).read_checkpoint()) {
+                    tracing::warn!(actor = %label, %error, "a migration that was under way is taken back");
+                }
+            }
+            _ => {}
         }
     }
 
@@ -448,8 +496,48 @@ impl Prepared {
     }
 }
 
+/// Refuses a soak that does not fit the device.
+fn check_soak(spec: &SoakSpec, most: u32, capacity: u64) -> Result<(), RuntimeError> {
+    if spec.request_blocks > most {
+        let text = format!(
+            "requests of {} blocks are longer than the pipelines of this device take ({most}); ask for fewer, or raise \
+             request_kib_max in its pipelines.toml",
+            spec.request_blocks
+        );
+        return Err(RuntimeError::Option(text));
+    }
+    let wanted = spec.groups.saturating_mul(u64::from(spec.request_blocks));
+    if wanted > capacity.min(u64::from(u32::MAX)) {
+        let text = format!(
+            "{} groups of {} blocks are more than the device's {capacity} blocks; ask for fewer groups",
+            spec.groups, spec.request_blocks
+        );
+        return Err(RuntimeError::Option(text));
+    }
+    Ok(())
+}
+
+/// Refuses what a domain would refuse, before one is started.
+fn check_request(options: &Options, job: &Job, profile: &Profile) -> Result<(), RuntimeError> {
+    let refused = |error: &dyn std::fmt::Display| RuntimeError::Option(error.to_string());
+    osier_sched::policy(&options.policy, &profile.scheduler).map_err(|error| refused(&error))?;
+    for wait in [&options.host_wait, &options.device_wait] {
+        let policy: WaitPolicy = wait.parse().map_err(|error| refused(&error))?;
+        Waiter::new(policy).map_err(|error| refused(&error))?;
+    }
+    if let Job::Files(spec) = job {
+        crate::corpus::check(&spec.inputs)?;
+    }
+    if let Some(path) = &options.record {
+        // Where the host's process makes it; nothing that is there is lost if this session does not start.
+        let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
+        opened.map_err(|source| RuntimeError::Record { path: path.clone(), source })?;
+    }
+    Ok(())
+}
+
 /// Compiles what is not compiled yet, modules from outside in a process of their own, and tries every actor out.
-fn compile(
+pub fn compile(
     image: &Path,
     pipelines: &Pipelines,
     keys: &[u8],
@@ -520,7 +608,14 @@ fn ensure_objects(
         }
     }
     if let Job::Soak(spec) = job {
-        zero(fresh("witness", ObjectKind::STATISTICS, Witness::bytes(spec.groups))?.bytes());
+        let bytes = Witness::bytes(spec.groups);
+        let left =
+            region.find("witness").ok().filter(|left| left.len() == bytes && Witness::new(left.clone()).is_used());
+        match (spec.requests, left) {
+            (0, None) => return Err(RuntimeError::NoWitness { groups: spec.groups }),
+            (0, Some(_)) => {}
+            _ => zero(fresh("witness", ObjectKind::STATISTICS, bytes)?.bytes()),
+        }
     }
     Ok(())
 }

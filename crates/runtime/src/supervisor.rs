@@ -13,6 +13,7 @@
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -32,6 +33,8 @@ use crate::setup::{Prepared, Setup};
 const DEATHS_PER_MINUTE_MAX: usize = 20;
 /// How long a domain may take to park, to become ready, or to stop, before it is killed.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Both domains.
+const BOTH: [Side; 2] = [Side::Host, Side::Device];
 /// Between two looks at words that no descriptor announces.
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -122,7 +125,7 @@ impl Session {
             if on_event(self, None) == Watch::End {
                 return Ok(());
             }
-            if let Some(side) = self.dead(Duration::from_millis(20))? {
+            if let Some(side) = self.dead(&BOTH, Duration::from_millis(20))? {
                 self.recover(side)?;
             }
         }
@@ -142,10 +145,9 @@ impl Session {
         Ok(std::mem::take(&mut self.deaths))
     }
 
-    /// Which domain has died, if one does within `patience`.
-    fn dead(&mut self, patience: Duration) -> Result<Option<Side>, RuntimeError> {
-        let alive: Vec<Side> =
-            [Side::Host, Side::Device].into_iter().filter(|s| self.domains[*s as usize].is_some()).collect();
+    /// Which of these domains has died, if one does within `patience`.
+    fn dead(&mut self, of: &[Side], patience: Duration) -> Result<Option<Side>, RuntimeError> {
+        let alive: Vec<Side> = of.iter().copied().filter(|s| self.domains[*s as usize].is_some()).collect();
         let mut fds: Vec<PollFd<'_>> = alive
             .iter()
             .filter_map(|side| self.domains[*side as usize].as_ref())
@@ -162,30 +164,48 @@ impl Session {
 
     fn recover(&mut self, dead: Side) -> Result<(), RuntimeError> {
         let begin = Instant::now();
-        let how = self.bury(dead)?;
+        let (mut side, (mut how, _)) = (dead, self.bury(dead)?);
+        loop {
+            self.note_death(side, &how)?;
+            let mut alive = [Side::Host, Side::Device].map(|side| self.domains[side as usize].is_some());
+            let resolutions = self.settle(&mut alive)?;
+            match self.bring_up(alive) {
+                Ok(()) => {
+                    self.deaths.push(Death { side, how, resolutions, recovery: begin.elapsed() });
+                    return Ok(());
+                }
+                // Killed while it started: a death as any other, and recovery begins again. One that ended by
+                // itself has said why, and would again.
+                Err(RuntimeError::DoesNotStart { side: next, how: next_how, code: None }) => {
+                    self.deaths.push(Death { side, how, resolutions, recovery: begin.elapsed() });
+                    (side, how) = (next, next_how);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Refuses to go on when domains die too often, or with what cannot be recovered.
+    fn note_death(&mut self, side: Side, how: &str) -> Result<(), RuntimeError> {
         self.death_times.retain(|t| t.elapsed() < Duration::from_secs(60));
-        self.death_times.push(begin);
+        self.death_times.push(Instant::now());
         if self.death_times.len() > DEATHS_PER_MINUTE_MAX {
-            return Err(RuntimeError::DiesTooOften { side: dead, how });
+            return Err(RuntimeError::DiesTooOften { side, how: how.to_owned() });
         }
-        tracing::warn!(side = %dead, %how, "a domain died; recovering");
-        if dead == Side::Device && !self.setup().media_outlive_their_process() {
-            return Err(RuntimeError::MediaLost { how });
+        tracing::warn!(%side, %how, "a domain died; recovering");
+        if side == Side::Device && !self.setup().media_outlive_their_process() {
+            return Err(RuntimeError::MediaLost { how: how.to_owned() });
         }
-        let mut alive = [dead != Side::Host, dead != Side::Device];
-        let resolutions = self.settle(&mut alive)?;
-        self.bring_up(alive)?;
-        self.deaths.push(Death { side: dead, how, resolutions, recovery: begin.elapsed() });
         Ok(())
     }
 
-    /// Collects a dead domain; how it died.
-    fn bury(&mut self, side: Side) -> Result<String, RuntimeError> {
-        let Some(mut domain) = self.domains[side as usize].take() else { return Ok("not running".into()) };
+    /// Collects a dead domain; how it died, and with which exit code if it ended by itself.
+    fn bury(&mut self, side: Side) -> Result<(String, Option<i32>), RuntimeError> {
+        let Some(mut domain) = self.domains[side as usize].take() else { return Ok(("not running".into(), None)) };
         let status =
             domain.child.wait().map_err(|source| RuntimeError::System { what: "collect a dead domain", source })?;
         self.crash_done |= self.spec.options.crash.is_some_and(|c| c.device == (side == Side::Device));
-        Ok(status.to_string())
+        Ok((status.to_string(), status.code()))
     }
 
     /// Raises the epoch, waits for the living to park (or to die too), and resolves all owner records.
@@ -195,7 +215,7 @@ impl Session {
         for side in [Side::Host, Side::Device] {
             let began = Instant::now();
             while alive[side as usize] && control.parked(side) != epoch {
-                if self.dead(LOOK)? == Some(side) || began.elapsed() > PATIENCE {
+                if self.dead(&[side], LOOK)?.is_some() || began.elapsed() > PATIENCE {
                     self.kill(side);
                     self.bury(side)?;
                     alive[side as usize] = false;
@@ -222,13 +242,19 @@ impl Session {
             }
             let began = Instant::now();
             while control.ready(side) != epoch {
-                if self.dead(LOOK)? == Some(side) {
-                    let how = self.bury(side)?;
-                    return Err(RuntimeError::DoesNotStart { side, how });
+                // Either: one that was alive may die while the other one starts.
+                if let Some(side) = self.dead(&BOTH, LOOK)? {
+                    let (how, code) = self.bury(side)?;
+                    return Err(RuntimeError::DoesNotStart { side, how, code });
                 }
                 if began.elapsed() > PATIENCE {
                     self.kill(side);
-                    return Err(RuntimeError::DoesNotStart { side, how: "it was not ready in time".into() });
+                    self.bury(side)?;
+                    return Err(RuntimeError::DoesNotStart {
+                        side,
+                        how: "it was not ready in time".into(),
+                        code: None,
+                    });
                 }
             }
         }
@@ -254,6 +280,8 @@ impl Session {
         let (program, arguments) = &self.spec.program;
         let mut child = Command::new(program)
             .args(arguments)
+            // A terminal's Ctrl-C is for the supervisor, which stops its domains in order.
+            .process_group(0)
             .stdin(Stdio::piped())
             .stdout(if side == Side::Host { Stdio::piped() } else { Stdio::null() })
             .spawn()

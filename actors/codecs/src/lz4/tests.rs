@@ -40,6 +40,13 @@ fn decompress(block: &[u8], capacity: usize, budgets: &[usize]) -> Result<Vec<u8
     }
 }
 
+/// Another implementation says the same of a block, which may be damaged: what it holds, or that it is none.
+fn as_another_reads(block: &[u8], capacity: usize, budgets: &[usize]) -> Result<(), String> {
+    let (ours, theirs) = (decompress(block, capacity, budgets), lz4_flex::block::decompress(block, capacity));
+    let same = ours.as_ref().ok() == theirs.as_ref().ok();
+    if same { Ok(()) } else { Err(format!("{ours:?} and {theirs:?} of {block:?}")) }
+}
+
 /// Bytes as real data has them: words from a small set, runs, noise.
 fn realistic(max: usize) -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
@@ -104,16 +111,12 @@ proptest! {
         let index = at.index(block.len());
         block[index] ^= flip;
         block.truncate(cut.index(block.len()) + 1);
-        let ours = decompress(&block, input.len() + 64, &[333]);
-        // Where both take it, both say the same.
-        if let (Ok(ours), Ok(theirs)) = (&ours, &lz4_flex::block::decompress(&block, input.len() + 64)) {
-            prop_assert_eq!(ours, theirs);
-        }
+        prop_assert_eq!(as_another_reads(&block, input.len() + 64, &[333]), Ok(()));
     }
 
     #[test]
     fn noise_never_panics(block in proptest::collection::vec(any::<u8>(), 0..300), budget in 1usize..50) {
-        let _ = decompress(&block, 2_000, &[budget]);
+        prop_assert_eq!(as_another_reads(&block, 2_000, &[budget]), Ok(()));
     }
 }
 
@@ -149,6 +152,82 @@ fn every_short_length() {
         }
         let block = lz4_flex::block::compress(&input);
         assert_eq!(decompress(&block, length, &[3]).unwrap(), input);
+    }
+}
+
+/// Lines as logs have them: short matches from the line before, and few literals.
+fn records(bytes: usize) -> Vec<u8> {
+    let line = |i: u64| {
+        let noise = (i + 1).wrapping_mul(6_364_136_223_846_793_005);
+        let [code, took] = [noise >> 40, noise >> 20].map(|n| n % 1000);
+        format!("{{\"time\":{},\"code\":{code},\"text\":\"request {i} took {took} us\"}}\n", 1_700_000_000 + i)
+    };
+    (0..).map(line).flat_map(String::into_bytes).take(bytes).collect()
+}
+
+/// Texts in which sequences of every form occur.
+fn texts() -> Vec<Vec<u8>> {
+    let noise = |n: u32| (n.wrapping_mul(2_654_435_761) >> 23) as u8;
+    let periods: Vec<u8> = (1..20).flat_map(|p: u32| (0..60).map(move |i| noise(i % p + 7 * p))).collect();
+    let runs: Vec<u8> =
+        (1..12).flat_map(|i: u32| (0..9 * i).map(move |j| noise(i * 100 + j)).chain([b'x'; 40])).collect();
+    vec![records(1_000), include_bytes!("../lz4.rs")[..1_000].to_vec(), periods, runs]
+}
+
+/// The other implementation guards every byte, so what it agrees with lies within the input and the output.
+#[test]
+fn every_truncation_and_every_flipped_bit_is_read_as_another_implementation_reads_it() {
+    for text in texts() {
+        for block in [compress(&text, &[usize::MAX]).expect("it compresses"), lz4_flex::block::compress(&text)] {
+            for length in 0..block.len() {
+                as_another_reads(&block[..length], text.len() + 64, &[usize::MAX]).unwrap();
+            }
+            for bit in 0..block.len() * 8 {
+                let mut bad = block.clone();
+                bad[bit / 8] ^= 1 << (bit % 8);
+                for budget in [usize::MAX, 200] {
+                    as_another_reads(&bad, text.len() + 64, &[budget]).unwrap();
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_short_match_comes_back() {
+    for offset in 1..70 {
+        for length in 4..70 {
+            for behind in [0, 100] {
+                let mut text: Vec<u8> =
+                    (0..offset as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+                // A token, literals, a match, and literals to the end.
+                let mut block = vec![(offset.min(15) << 4 | (length - 4).min(15)) as u8];
+                put_length_of(&mut block, offset);
+                block.extend(&text);
+                block.extend((offset as u16).to_le_bytes());
+                put_length_of(&mut block, length - 4);
+                (0..length).for_each(|i| text.push(text[i]));
+                block.push(15 << 4);
+                put_length_of(&mut block, 15 + behind);
+                let tail: Vec<u8> = (0..15 + behind as u32).map(|i| i as u8).collect();
+                block.extend(&tail);
+                text.extend(&tail);
+                for slack in [0, 90] {
+                    assert_eq!(
+                        decompress(&block, text.len() + slack, &[usize::MAX]),
+                        Ok(text.clone()),
+                        "{offset} {length}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+fn put_length_of(block: &mut Vec<u8>, length: usize) {
+    if let Some(rest) = length.checked_sub(15) {
+        block.extend(std::iter::repeat_n(255, rest / 255));
+        block.push((rest % 255) as u8);
     }
 }
 

@@ -85,10 +85,13 @@ fn move_actors(device: &Attached, wanted: &str, to: Destination) -> Result<Exit>
         Destination::Auto => None,
     };
     for actor in select(device, wanted)? {
-        let ticket = device.setup.control.ask(actor, to);
+        let control = &device.setup.control;
         let began = Instant::now();
+        let mut ticket = None;
         let left = loop {
-            if let Some(left) = device.setup.control.answered(ticket) {
+            // Somebody else's command may be under way.
+            ticket = ticket.or_else(|| control.ask(actor, to));
+            if let Some(left) = ticket.and_then(|ticket| control.answered(ticket)) {
                 break left;
             }
             if began.elapsed() > PATIENCE {

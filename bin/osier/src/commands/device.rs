@@ -79,6 +79,11 @@ pub struct NameArgs {
 pub struct CheckArgs {
     /// The device's name, or the path of its image
     device: String,
+    /// Read everything that is stored and compare it with its checksums
+    ///
+    /// Without it only what a kill can have left cut short is read.
+    #[arg(long)]
+    deep: bool,
     /// Then write a sound superblock copy in the place of a damaged one
     ///
     /// The damaged file is kept as `superblock.damaged` in the image. The device must not be in use.
@@ -161,6 +166,7 @@ fn create_spec<'a>(args: &CreateArgs, path: &'a Path, context: &Context) -> anyh
         })?;
         let directory = file.parent().unwrap_or(Path::new(".")).to_owned();
         spec.pipelines = (read, file.display().to_string(), directory);
+        spec.compiler = Some(super::domain::compiler()?);
     }
     Ok(CreateSpec { media, pmr_bytes, ..spec })
 }
@@ -324,13 +330,13 @@ fn show_text(name: &str, seen: &Inspection) -> String {
 
 fn check(args: &CheckArgs, context: &Context) -> anyhow::Result<Exit> {
     let path = context.image_path(&args.device)?;
-    let report = osier_image::check(&path, &profiles::check)?;
+    let report = osier_runtime::check(&path, args.deep, &profiles::check)?;
     print_check(&args.device, &report, context)?;
     // A sound image has nothing to restore, and may be in use.
     if args.restore_copy && !report.is_sound() && Image::open(&path, &profiles::check)?.restore_copy()? {
         tracing::warn!("wrote a new superblock copy; the damaged file is kept as superblock.damaged");
         // What was restored is judged anew, so that the exit code speaks of the image as it is now.
-        return Ok(exit_of(&osier_image::check(&path, &profiles::check)?));
+        return Ok(exit_of(&osier_runtime::check(&path, args.deep, &profiles::check)?));
     }
     Ok(exit_of(&report))
 }

@@ -1,5 +1,6 @@
 //! `osier domain`: what the supervisor starts twice. Not for people.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
@@ -13,9 +14,18 @@ use crate::exit::Exit;
 /// # Errors
 /// When this program cannot be found on disk any more.
 pub fn session(image: PathBuf, options: Options, job: Job) -> Result<SessionSpec> {
-    let program = std::env::current_exe().context("finding this program, to start the domains with it")?;
-    let compiler = (program.clone(), vec!["compile-module".into()]);
-    Ok(SessionSpec { image, options, job, program: (program, vec!["domain".to_owned()]), compiler })
+    let compiler = compiler()?;
+    let program = (compiler.0.clone(), vec!["domain".to_owned()]);
+    Ok(SessionSpec { image, options, job, program, compiler })
+}
+
+/// What compiles a module: this program, started again.
+///
+/// # Errors
+/// When this program cannot be found on disk any more.
+pub fn compiler() -> Result<(PathBuf, Vec<OsString>)> {
+    let program = std::env::current_exe().context("finding this program, to start it again")?;
+    Ok((program, vec!["compile-module".into()]))
 }
 
 /// Runs a domain until its supervisor lets it end.
@@ -30,6 +40,6 @@ pub fn run() -> Result<Exit> {
 }
 
 /// Compiles one module from outside, within the limits that the supervisor gives.
-pub fn compile(arguments: &[std::ffi::OsString]) -> Exit {
+pub fn compile(arguments: &[OsString]) -> Exit {
     if osier_actor::compile_main(arguments) == std::process::ExitCode::SUCCESS { Exit::Ok } else { Exit::BadInput }
 }

@@ -42,8 +42,9 @@ pub fn run(command: &ExpCommand, context: &Context) -> Result<Exit> {
 
 fn thermal(args: &ThermalArgs, context: &Context) -> Result<Exit> {
     let params = ThermalParams { seconds: args.seconds, seed: args.seed, ..ThermalParams::default() };
-    let report = thermal::run(&params, thermal::CASES, &mut |case| eprintln!("osier: {case:?}"))?;
+    // First: minutes of work are not to be lost to a wrong name.
     std::fs::create_dir_all(&args.out).with_context(|| format!("making the directory {}", args.out.display()))?;
+    let report = thermal::run(&params, thermal::CASES, &mut |case| eprintln!("osier: {} ...", case.label))?;
     for (name, text) in [
         ("thermal.csv", report.to_csv()),
         ("thermal.svg", report.to_svg()),

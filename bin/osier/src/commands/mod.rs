@@ -89,6 +89,7 @@ pub fn run(command: Command, context: &Context) -> anyhow::Result<Exit> {
         Command::Trace(command) => trace::run(&command, context),
         Command::Soak(args) => soak::run(&args, context),
         Command::Domain => domain::run(),
+        // Done before there is a context; see `main`.
         Command::CompileModule { arguments } => Ok(domain::compile(&arguments)),
     }
 }

@@ -13,7 +13,7 @@ use crate::exit::Exit;
 /// Bring a device up and keep it up until SIGINT or SIGTERM
 ///
 /// The host's and the device's domain are started as two processes, watched, and recovered if one dies. Other
-/// commands (`osier actor`, `osier status`) speak to the running device.
+/// commands (`osier actor`, `osier device show`) speak to the running device.
 #[derive(Debug, Args)]
 pub struct ServeArgs {
     /// The device: a name in the home, or a path
@@ -42,8 +42,8 @@ pub struct RunArgs {
     #[arg(long, default_value = "hybrid")]
     pub device_wait: String,
     /// Bind host and device to these processors
-    #[arg(long, value_name = "HOST,DEVICE", value_delimiter = ',', num_args = 1)]
-    pub cpus: Option<Vec<usize>>,
+    #[arg(long, value_name = "HOST,DEVICE", value_parser = parse_cpus)]
+    pub cpus: Option<[usize; 2]>,
     /// Divide the profile's rates by this, and multiply its energies
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub rate_divisor: u32,
@@ -55,6 +55,13 @@ pub struct RunArgs {
     pub record: Option<PathBuf>,
 }
 
+fn parse_cpus(text: &str) -> Result<[usize; 2], String> {
+    let count = std::thread::available_parallelism().map_or(1, usize::from);
+    let cpu = |word: &str| word.trim().parse().ok().filter(|cpu| *cpu < count);
+    let cpus = text.split_once(',').and_then(|(host, device)| Some([cpu(host)?, cpu(device)?]));
+    cpus.ok_or_else(|| format!("write two processors of this machine's {count}, such as 0,{}", count - 1))
+}
+
 impl RunArgs {
     /// As the runtime takes them.
     pub fn options(&self) -> Options {
@@ -64,7 +71,7 @@ impl RunArgs {
             model_timing: !self.no_model_timing,
             host_wait: self.host_wait.clone(),
             device_wait: self.device_wait.clone(),
-            cpus: self.cpus.as_ref().and_then(|c| <[usize; 2]>::try_from(c.as_slice()).ok()),
+            cpus: self.cpus,
             rate_divisor: self.rate_divisor,
             thermal_time_scale: self.thermal_time_scale,
             record: self.record.clone(),

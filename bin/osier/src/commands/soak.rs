@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 use clap::Args;
-use osier_domain::Step;
+use osier_domain::{Status, Step};
 use osier_report::{Table, Unit, format_value};
 use osier_runtime::bootstrap::{Crash, Event, Forced, Job, JobReport};
 use osier_runtime::control::{Gauge, MoveTimes};
@@ -25,7 +25,7 @@ pub struct SoakArgs {
     #[arg(long, default_value = osier_runtime::create::DEFAULT_PIPELINE)]
     pipeline: String,
     /// Requests in all
-    #[arg(long, default_value_t = 10_000)]
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
     requests: u64,
     /// Requests in flight
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=256))]
@@ -34,11 +34,14 @@ pub struct SoakArgs {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     request_blocks: u32,
     /// Groups of so many blocks that are written
-    #[arg(long, default_value_t = 256)]
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..))]
     groups: u64,
     /// Reads of 1000 requests
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(0..=1000))]
     reads_permille: u64,
+    /// Write nothing: read back what the soak before left on the device, all of it
+    #[arg(long, conflicts_with_all = ["requests", "moves", "reads_permille", "digest"])]
+    read_back: bool,
     /// Draws the requests
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -104,7 +107,7 @@ pub fn run(args: &SoakArgs, context: &Context) -> Result<Exit> {
     options.digest = args.digest;
     let job = Job::Soak(SoakSpec {
         seed: args.seed,
-        requests: args.requests,
+        requests: if args.read_back { 0 } else { args.requests },
         depth: args.depth as usize,
         request_blocks: args.request_blocks,
         groups: args.groups,
@@ -136,7 +139,7 @@ pub fn run(args: &SoakArgs, context: &Context) -> Result<Exit> {
 fn show(found: &Found, context: &Context) -> Result<Exit> {
     let Some(report) = &found.report else { bail!("the soak was stopped before it ended") };
     let tally = &report.tally;
-    let faults = tally.failed + tally.lost + tally.repeated + tally.out_of_order + tally.wrong_blocks;
+    let broken = tally.lost + tally.repeated + tally.out_of_order + tally.wrong_blocks;
     if context.json {
         println!("{}", json(found, report));
     } else {
@@ -145,8 +148,15 @@ fn show(found: &Found, context: &Context) -> Result<Exit> {
     for text in tally.first_failures.iter().chain(&tally.first_wrong) {
         eprintln!("osier: {text}");
     }
-    if faults > 0 {
-        return Err(Failure::new(Exit::VerificationFailed, format!("{faults} faults were found")).into());
+    if broken > 0 {
+        return Err(Failure::new(Exit::VerificationFailed, format!("{broken} faults were found")).into());
+    }
+    if tally.failed > 0 {
+        let full = Status::CAPACITY_EXCEEDED.to_string();
+        let is_full = tally.first_failures.iter().all(|text| text.ends_with(&full));
+        let exit = if is_full { Exit::NoSpace } else { Exit::Failure };
+        let text = format!("{} requests failed; the others are right, and so is everything read", tally.failed);
+        return Err(Failure::new(exit, text).into());
     }
     Ok(Exit::Ok)
 }

@@ -183,7 +183,14 @@ fn a_registry_survives_its_text_and_damage_is_found() {
     let text = registry.encode();
     assert_eq!(Registry::decode(&text).unwrap(), registry);
     assert_eq!(Registry::decode(&Registry::new().encode()).unwrap(), Registry::new());
-    assert!(matches!(Registry::decode(&text.replacen("format = 1", "format = 2", 1)), Err(RegistryError::Newer(2))));
+    // With the right checksum, so that the other checks are met.
+    let changed = |from: &str, to: &str| {
+        let (_, rest) = text.split_once('\n').unwrap();
+        let bad = rest.replacen(from, to, 1);
+        assert_ne!(bad, rest, "{from}: {text}");
+        Registry::decode(&format!("{CHECKSUM_KEY}{:08x}\"\n{bad}", crc32c::crc32c(bad.as_bytes())))
+    };
+    assert!(matches!(changed("format = 1", "format = 2"), Err(RegistryError::Newer(2))));
     for (from, to) in [
         ("unit_kib = 16", "unit_kib = 17"),
         ("slots = 8", "slots = 0"),
@@ -191,13 +198,24 @@ fn a_registry_survives_its_text_and_damage_is_found() {
         ("version = 1", "wersion = 1"),
         ("format = 1", ""),
     ] {
-        let bad = text.replacen(from, to, 1);
-        assert_ne!(bad, text, "{from}: {text}");
-        assert!(matches!(Registry::decode(&bad), Err(RegistryError::Damaged(_))), "{from}");
+        assert!(matches!(changed(from, to), Err(RegistryError::Damaged(_))), "{from}");
     }
     let tag = registry.entries()[0].tag;
-    let bad = text.replacen(&format!("tag = {tag}"), "tag = 16777216", 1);
-    assert!(matches!(Registry::decode(&bad), Err(RegistryError::Damaged(_))));
+    assert!(matches!(changed(&format!("tag = {tag}"), "tag = 16777216"), Err(RegistryError::Damaged(_))));
+}
+
+#[test]
+fn every_flipped_bit_of_a_registry_is_found() {
+    let mut registry = Registry::new();
+    registry.adopt(&parse(GOOD).unwrap());
+    let text = registry.encode();
+    for bit in 0..text.len() * 8 {
+        let mut bytes = text.clone().into_bytes();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        // What is no text any more is refused by who reads the file.
+        let Ok(bad) = String::from_utf8(bytes) else { continue };
+        assert!(matches!(Registry::decode(&bad), Err(RegistryError::Damaged(_))), "bit {bit}");
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@
 
 use super::{
     AppendId, Barrier, Bytes, CommandId, Device, FtlEvent, Nanos, Record, RecordKind, Status, SyncId, Waiting,
-    extent_footprint, extent_of,
+    extent_footprint, extent_of, refusal,
 };
 use osier_flash::{Backpressure, MediaError};
 
@@ -35,7 +35,7 @@ impl<B: Bytes> Device<B> {
                 FtlEvent::Durable { through } => self.programmed(through),
                 FtlEvent::ReadDone { id, result } => self.flash_read_done(now, id, result),
                 FtlEvent::SyncDone { id, result } => self.sync_done(now, id, result),
-                FtlEvent::ReadOnly { .. } => self.give_up(now, Status::WRITE_FAULT),
+                FtlEvent::ReadOnly { error } => self.give_up(now, refusal(error)),
                 FtlEvent::SuperblockRetired { .. } => self.counters.superblocks_retired += 1,
             }
         }
@@ -62,6 +62,13 @@ impl<B: Bytes> Device<B> {
             }
         }
         self.drained.again_at = (left == 0 || !all_freed).then_some(now);
+    }
+
+    /// A request came in; the poll that hands records over is due now if there is a reason to.
+    pub(super) fn ask_for_poll(&mut self, now: Nanos) {
+        if self.wants_drain() {
+            self.drained.again_at = Some(now);
+        }
     }
 
     /// When something is to be done although nothing comes in.
@@ -141,8 +148,8 @@ impl<B: Bytes> Device<B> {
                     self.give_up(now, Status::CAPACITY_EXCEEDED);
                     break;
                 }
-                Err(Backpressure::ReadOnly(_)) => {
-                    self.give_up(now, Status::WRITE_FAULT);
+                Err(Backpressure::ReadOnly(error)) => {
+                    self.give_up(now, refusal(error));
                     break;
                 }
             }
@@ -257,8 +264,8 @@ impl<B: Bytes> Device<B> {
             return;
         };
         let (_, through) = self.drained.syncs.remove(position).unwrap_or((id, 0));
-        if result.is_err() {
-            return self.give_up(now, Status::WRITE_FAULT);
+        if let Err(error) = result {
+            return self.give_up(now, refusal(error));
         }
         self.drained.synced = self.drained.synced.max(through);
         if self.profile.persistence.pmr_persistent {

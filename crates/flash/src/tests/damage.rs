@@ -4,6 +4,7 @@ use super::bench::*;
 use super::nand_array::NandArray;
 use super::rng::Rng;
 use crate::codec::{SUPERBLOCK_HEADER_BYTES, StreamKind, header_offsets};
+use crate::ftl::SuperblockState;
 use crate::*;
 
 const BLOCKS: u64 = 240;
@@ -291,6 +292,46 @@ fn an_extent_that_collection_cannot_read_fails_its_reads_and_brings_nothing_olde
         }
         assert!((1..=64).contains(&unsound), "{unsound}");
     }
+}
+
+/// Extents that collection was moving when the media failed are read where they were: the copies may not be there.
+#[test]
+fn media_that_fail_in_mid_collection_cost_no_block_that_was_stored() {
+    let mut in_collection = 0;
+    for seed in 0..60 {
+        let mut bench = Bench::new(GEOMETRY, PARAMS, BLOCKS);
+        let mut rng = Rng::new(seed);
+        let mut model = vec![(0, AppendId(0)); BLOCKS as usize];
+        let mut programs = rng.within(500..=3_000);
+        bench.fails = Box::new(move |kind| {
+            programs = programs.saturating_sub(u64::from(matches!(kind, MediaOpKind::Program { .. })));
+            // As on a full disk: from then on every program fails.
+            programs == 0 && matches!(kind, MediaOpKind::Program { .. })
+        });
+        let mut sequence = 0;
+        while bench.ftl.read_only().is_none() {
+            sequence += 1;
+            let block = rng.below(BLOCKS);
+            let (one, payload) = extent(block, 1, 4_000, sequence);
+            if let Ok(append) = bench.append(&one, &payload) {
+                model[block as usize] = (sequence, append);
+            }
+            if rng.one_in(10) {
+                bench.ftl.close_page(bench.now);
+                bench.ftl.sync(bench.now);
+            }
+        }
+        in_collection += u64::from(bench.ftl.superblocks.iter().any(|s| s.state == SuperblockState::Victim));
+        bench.settle();
+        bench.ftl.audit().unwrap();
+        let through = bench.ftl.durable_through();
+        for (block, &(sequence, append)) in model.iter().enumerate() {
+            if append <= through {
+                assert_eq!(observe(&mut bench, block as u64), (sequence, true), "seed {seed} block {block}");
+            }
+        }
+    }
+    assert!(in_collection > 10, "{in_collection}");
 }
 
 /// A page that was lost between two that stayed must not make a later recovery, which trusts the

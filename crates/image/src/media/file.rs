@@ -129,11 +129,14 @@ impl FileMedia {
     pub fn open(path: &Path, bytes: u64) -> Result<Self, MediaError> {
         let name = path.display().to_string();
         let error = |fault| MediaError::new(MediaOperation::Open, 0, bytes, &name, fault);
-        let file = OpenOptions::new().read(true).write(true).open(path).map_err(|cause| error(cause.into()))?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path)
+            .map_err(|cause| error(MediaFault::not_opened(cause)))?;
         let found = file.metadata().map_err(|cause| error(cause.into()))?.len();
         if found != bytes {
-            let text = format!("the file has {found} bytes; `osier device check` says more");
-            return Err(error(MediaFault::Unfit(text)));
+            return Err(error(MediaFault::wrong_size(found)));
         }
         Ok(Self { range: Range::new(file, bytes, name) })
     }

@@ -24,10 +24,13 @@ impl Recorder {
     }
 }
 
-impl Medium for &Recorder {
+impl Words for &Recorder {
     fn load(&self, offset: u64) -> u64 {
         self.words.borrow()[(offset / 8) as usize]
     }
+}
+
+impl Medium for &Recorder {
     fn store(&self, offset: u64, value: u64) {
         self.words.borrow_mut()[(offset / 8) as usize] = value;
         self.log.borrow_mut().push((offset, value));
@@ -39,10 +42,13 @@ impl Medium for &Recorder {
     }
 }
 
-impl Medium for Recorder {
+impl Words for Recorder {
     fn load(&self, offset: u64) -> u64 {
         (&self).load(offset)
     }
+}
+
+impl Medium for Recorder {
     fn store(&self, offset: u64, value: u64) {
         (&self).store(offset, value);
     }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use osier_domain::message::Request;
 use osier_domain::{Nanos, Opcode, STREAMS_MAX, StreamId, Tag};
 use osier_flash::BLOCK_BYTES;
 use serde::{Deserialize, Serialize};
@@ -199,6 +200,10 @@ impl Workload for Files {
         }
     }
 
+    fn inherited(&mut self, _: &Request) {
+        self.inflight += 1;
+    }
+
     fn completed(&mut self, now: Nanos, done: &Done, arena: &Arena) {
         self.inflight -= 1;
         self.tally.count(now, done);
@@ -212,14 +217,15 @@ impl Workload for Files {
                 self.tally.written_bytes += bytes;
                 self.tally.write_latency.saturating_record(done.latency.0);
             }
-            Opcode::Read => {
+            // One that a former life of the host asked for belongs to no file that this one reads back.
+            Opcode::Read if self.stage == Stage::Read => {
                 self.tally.read_bytes += bytes;
                 self.tally.read_latency.saturating_record(done.latency.0);
                 self.buffer.resize(bytes as usize, 0);
                 arena.read_raw(descriptor.slot, 0, &mut self.buffer);
                 self.digest(descriptor.slba, descriptor.blocks);
             }
-            Opcode::Trim | Opcode::Flush => {}
+            Opcode::Read | Opcode::Trim | Opcode::Flush => {}
         }
     }
 

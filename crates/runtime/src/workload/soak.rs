@@ -24,7 +24,7 @@ use osier_actor::Arena;
 pub struct SoakSpec {
     /// Draws everything.
     pub seed: u64,
-    /// Requests in all, over every life of the host.
+    /// Requests in all, over every life of the host. None: what the soak before left is read back.
     pub requests: u64,
     /// Requests in flight.
     pub depth: usize,
@@ -62,6 +62,11 @@ impl Witness {
     /// A witness over an object of [`Witness::bytes`].
     pub fn new(object: Object) -> Witness {
         Witness { object }
+    }
+
+    /// Whether a soak has used it.
+    pub fn is_used(&self) -> bool {
+        self.offered().load(Ordering::Relaxed) > 0
     }
 
     fn word(&self, index: u64) -> &AtomicU64 {
@@ -226,8 +231,9 @@ impl Soak {
             self.tally.wrong(|| format!("group {group} is torn: versions {versions:?}"));
         } else if first == completed || first == submitted {
             self.tally.verified_blocks += versions.len() as u64;
-            // After a death the client learns here which of the two it is.
+            // After a death the client learns here which of the two it is; the other one may never come back.
             self.witness.completed(group).store(first, Ordering::Release);
+            self.witness.submitted(group).store(first, Ordering::Release);
         } else if !versions.is_empty() {
             self.tally.wrong(|| {
                 format!("group {group} has version {first}, not {completed} (completed) or {submitted} (submitted)")

@@ -16,9 +16,10 @@ use osier_runtime::bootstrap::{Event, Job, Options, Placement};
 use osier_runtime::create::{CreateSpec, DEFAULT_PIPELINE, create};
 use osier_runtime::workload::FilesSpec;
 use osier_runtime::{Session, Watch};
+use osier_sched::Recording;
 
 use super::{Context as Invocation, PlacementArg, domain};
-use crate::exit::Exit;
+use crate::exit::{Exit, Failure};
 use crate::profiles;
 use outcome::{Outcome, Prediction};
 
@@ -75,6 +76,7 @@ pub fn run(args: &DemoArgs, context: &Invocation) -> Result<Exit> {
     let (text, profile) = profiles::find(&args.profile)?;
     let scaled = profile.scaled(args.rate_divisor, args.thermal_time_scale);
     let inputs = inputs(&args.input)?;
+    check_report(&args.report)?;
     let temporary = tempfile::Builder::new().prefix("osier-demo-").tempdir().context("making a temporary directory")?;
     let root = args.device.clone().unwrap_or_else(|| temporary.path().to_owned());
     let first: Placement = args.placement.into();
@@ -92,10 +94,42 @@ pub fn run(args: &DemoArgs, context: &Invocation) -> Result<Exit> {
         println!("{}", outcome::json(&outcomes, &prediction));
     } else {
         println!("\n{}", outcome::table(&outcomes).to_text());
-        println!("{}", prediction.sentence());
+        if !args.skip_fixed {
+            println!("{}", prediction.sentence());
+        }
         println!("report: {}", args.report.display());
     }
+    if let Some(path) = &args.record {
+        check_record(path)?;
+    }
     Ok(if outcomes.iter().all(Outcome::is_right) { Exit::Ok } else { Exit::VerificationFailed })
+}
+
+/// Refuses a place where the report cannot go, before the work that it is to report on.
+fn check_report(path: &Path) -> Result<()> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if path.is_dir() || !directory.is_dir() {
+        let text =
+            format!("the report cannot go to {}; name a file in a directory that exists with --report", path.display());
+        return Err(Failure::new(Exit::BadInput, text).into());
+    }
+    Ok(())
+}
+
+/// Refuses a recording that was cut short: the host's domain said why, and went on.
+fn check_record(path: &Path) -> Result<()> {
+    // A pipe or a terminal has no end to look at.
+    if !path.is_file() {
+        return Ok(());
+    }
+    let whole = std::fs::read_to_string(path).ok().and_then(|text| Recording::parse(&text).ok());
+    if whole.is_none_or(|recording| !recording.malformed.is_empty()) {
+        bail!(
+            "the samples in {} are not whole; the message above says why, and the run itself was not harmed",
+            path.display()
+        );
+    }
+    Ok(())
 }
 
 fn name(placement: Placement) -> &'static str {
@@ -132,6 +166,7 @@ fn one_run(
         tag: tag.0,
         verify: true,
     });
+    let stop = crate::signals::stop_flag()?;
     let mut session = Session::start(domain::session(image.to_owned(), options, job)?)?;
     let names = session.setup().pipelines.actors().iter().map(|a| a.stage.name.clone()).collect();
     let survival = session.setup().survival()?;
@@ -139,13 +174,16 @@ fn one_run(
     let mut outcome = Outcome::new(label, survival);
     session.watch(|session, event| {
         match event {
+            None if stop.is_set() => return Watch::End,
             None => {}
             Some(Event::Progress(progress)) => {
                 view.show(progress);
                 outcome.series.push(progress.clone());
             }
             Some(Event::Notice { text }) => view.notice(text),
-            Some(Event::Serving { at_ns }) => outcome.began_ns = *at_ns,
+            // A host that died and was recovered serves again; the run began with the first.
+            Some(Event::Serving { at_ns }) if outcome.began_ns == 0 => outcome.began_ns = *at_ns,
+            Some(Event::Serving { .. }) => {}
             Some(Event::Finished(report)) => {
                 outcome.finish(session, report);
                 return Watch::End;

@@ -56,7 +56,9 @@ impl Outcome {
         let writes: Vec<&Progress> = self.series.iter().filter(|p| p.phase == "write").collect();
         let begin = writes.iter().find(|p| p.at_ns >= self.began_ns + from_ns)?;
         let end = writes.last()?;
-        (end.at_ns > begin.at_ns).then(|| rate(end.bytes - begin.bytes, end.at_ns - begin.at_ns))
+        // A host that was recovered meanwhile counts from nothing: then there is no such rate.
+        let bytes = end.bytes.checked_sub(begin.bytes)?;
+        (end.at_ns > begin.at_ns).then(|| rate(bytes, end.at_ns - begin.at_ns))
     }
 
     /// When the device first ran slower than at full speed, after the start.

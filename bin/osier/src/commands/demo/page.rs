@@ -58,7 +58,9 @@ fn charts(outcomes: &[Outcome]) -> Vec<Chart> {
         let writes: Vec<_> = outcome.series.iter().filter(|p| p.phase == "write").collect();
         let rates = writes.windows(2).map(|w| {
             let elapsed = (w[1].at_ns - w[0].at_ns).max(1) as f64 / 1e9;
-            (seconds(outcome, w[1].at_ns), (w[1].bytes - w[0].bytes) as f64 / elapsed)
+            // A host that was recovered counts from nothing.
+            let bytes = w[1].bytes.checked_sub(w[0].bytes).unwrap_or(w[1].bytes);
+            (seconds(outcome, w[1].at_ns), bytes as f64 / elapsed)
         });
         let heat = writes.iter().map(|p| (seconds(outcome, p.at_ns), p.millicelsius as f64 / 1000.0));
         let stroke = if index == 0 { Stroke::Solid } else { Stroke::Dashed };

@@ -232,18 +232,20 @@ fn a_committed_request_is_not_carried_out_again() {
 
 #[test]
 fn a_media_that_fails_stops_writes_and_not_reads() {
-    let mut bench = bench(false);
-    submit(&mut bench, 1, WriteMeta::default(), &unit(3, 1, 2_000, 1));
-    bench.device.submit_flush(bench.now, CommandId(2));
-    let op = bench.device.next_op().expect("the flush programs the page");
-    bench.device.media_done(bench.now, op.id, MediaResult::Failed(MediaError::Io));
-    assert_eq!(settled(&mut bench), [(1, Status::SUCCESS), (2, Status::WRITE_FAULT)]);
-    submit(&mut bench, 3, WriteMeta::default(), &unit(4, 1, 2_000, 3));
-    bench.device.submit_trim(bench.now, CommandId(4), WriteMeta::default(), Lba(3), 1);
-    assert_eq!(settled(&mut bench), [(3, Status::WRITE_FAULT), (4, Status::WRITE_FAULT)]);
-    assert_eq!(shape(&read(&mut bench, 3, 1)), [(0, 1, Some((1, 0)))], "still read from the buffer");
-    bench.device.submit_flush(bench.now, CommandId(5));
-    assert_eq!(settled(&mut bench), [(5, Status::WRITE_FAULT)], "a flush that cannot be must not hang");
+    for (error, status) in [(MediaError::Io, Status::WRITE_FAULT), (MediaError::NoSpace, Status::CAPACITY_EXCEEDED)] {
+        let mut bench = bench(false);
+        submit(&mut bench, 1, WriteMeta::default(), &unit(3, 1, 2_000, 1));
+        bench.device.submit_flush(bench.now, CommandId(2));
+        let op = bench.device.next_op().expect("the flush programs the page");
+        bench.device.media_done(bench.now, op.id, MediaResult::Failed(error));
+        assert_eq!(settled(&mut bench), [(1, Status::SUCCESS), (2, status)]);
+        submit(&mut bench, 3, WriteMeta::default(), &unit(4, 1, 2_000, 3));
+        bench.device.submit_trim(bench.now, CommandId(4), WriteMeta::default(), Lba(3), 1);
+        assert_eq!(settled(&mut bench), [(3, status), (4, status)]);
+        assert_eq!(shape(&read(&mut bench, 3, 1)), [(0, 1, Some((1, 0)))], "still read from the buffer");
+        bench.device.submit_flush(bench.now, CommandId(5));
+        assert_eq!(settled(&mut bench), [(5, status)], "a flush that cannot be must not hang");
+    }
 }
 
 #[test]

@@ -1,0 +1,132 @@
+//! What lies on the media, slot by slot.
+//!
+//! A slot is programmed whole, and a unit's metadata is programmed with it, as in the out-of-band area of a
+//! real page: whose unit it is, and the sequence number of the write. Runs that model time and space only
+//! keep nothing ([`NoMedia`]).
+
+/// One unit of 4 KiB with its metadata.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unit {
+    /// Whose it is; pages of the map come after the logical units.
+    pub lpn: u32,
+    /// Sequence of the write; a relocated copy keeps it.
+    pub sequence: u64,
+    /// What was written: stands for the bytes.
+    pub payload: u64,
+    /// The bytes were lost to an uncorrectable error before they were copied here.
+    pub lost: bool,
+}
+
+/// A trim that is on record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TrimRecord {
+    /// First unit.
+    pub lpn: u32,
+    /// Units.
+    pub count: u32,
+    /// Its place among the writes.
+    pub sequence: u64,
+}
+
+/// The last slot of a checkpoint: without it there is none.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Root {
+    /// Highest sequence when the checkpoint began.
+    pub sequence: u64,
+    /// Superblocks of this life and later were opened since it began.
+    pub life: u64,
+    /// Superblocks that were open, with their life, and the first unit that was not taken.
+    pub open: Vec<(u32, u64, u32)>,
+}
+
+/// What one slot holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Record {
+    /// Units of the log; those that were never filled are missing at the end.
+    Data {
+        /// The stream that wrote them.
+        stream: u32,
+        /// Erases of the superblock before.
+        erases: u32,
+        /// The units, from the slot's first.
+        units: Vec<Unit>,
+    },
+    /// A part of the map.
+    Map {
+        /// Number of the checkpoint.
+        checkpoint: u64,
+        /// Number of the part.
+        part: u32,
+        /// Physical units by logical unit.
+        entries: Vec<u32>,
+    },
+    /// Trims.
+    Trims {
+        /// The trims.
+        trims: Vec<TrimRecord>,
+    },
+    /// The end of a checkpoint.
+    Root {
+        /// Number of the checkpoint.
+        checkpoint: u64,
+        /// When it began.
+        root: Root,
+    },
+}
+
+/// What a slot reads as.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SlotState {
+    /// Never programmed since its erase.
+    Erased,
+    /// Unreadable: a program or an erase was cut.
+    Torn,
+    /// Whole.
+    Whole {
+        /// Life of its superblock.
+        life: u64,
+        /// What it holds.
+        record: Record,
+    },
+}
+
+/// The media. Slots are numbered through the whole array: `superblock * slots_per_superblock + slot`.
+pub trait PageMedia {
+    /// Whether anything is kept; if not, nothing is given to it.
+    const KEEPS: bool;
+
+    /// A slot was programmed.
+    fn program(&mut self, slot: u32, life: u64, record: Record);
+
+    /// The slots of one stripe of a superblock were erased: every `stripes`-th of `count`, from `first`.
+    fn erase(&mut self, first: u32, stripes: u32, count: u32);
+
+    /// What a slot reads as. A whole slot is read by recovery and collection.
+    fn slot(&self, slot: u32) -> SlotState;
+
+    /// Power was lost while a slot was programmed.
+    fn tear_program(&mut self, slot: u32);
+
+    /// Power was lost while slots were erased (as [`PageMedia::erase`]).
+    fn tear_erase(&mut self, first: u32, stripes: u32, count: u32);
+}
+
+/// Media that keeps nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoMedia;
+
+impl PageMedia for NoMedia {
+    const KEEPS: bool = false;
+
+    fn program(&mut self, _: u32, _: u64, _: Record) {}
+
+    fn erase(&mut self, _: u32, _: u32, _: u32) {}
+
+    fn slot(&self, _: u32) -> SlotState {
+        SlotState::Erased
+    }
+
+    fn tear_program(&mut self, _: u32) {}
+
+    fn tear_erase(&mut self, _: u32, _: u32, _: u32) {}
+}

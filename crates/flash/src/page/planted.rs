@@ -1,0 +1,59 @@
+//! Known bugs that a test can plant, to prove that its checks would find them.
+
+/// A bug that somebody could have written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(not(any(test, feature = "planted")), allow(dead_code))]
+pub enum PageBug {
+    /// A flush is answered before the open slots are programmed.
+    FlushWithoutOpenSlots,
+    /// A flush is answered when its programs were queued.
+    FlushAnsweredEarly,
+    /// A flush does not wait for trims.
+    FlushWithoutTrims,
+    /// A victim is erased before its copies are programmed.
+    EraseBeforeCopies,
+    /// A victim is erased before what killed its units is on the media.
+    EraseBeforeKillers,
+    /// Collection leaves the last unit of each slot behind.
+    MoveOneUnitShort,
+    /// Collection moves units that are dead, too.
+    MoveDeadUnits,
+    /// A checkpoint is sealed before the writes that it maps are programmed.
+    SealBeforeWrites,
+    /// A checkpoint does not carry the trims since it began.
+    SealWithoutTrims,
+    /// Recovery takes the older of two whole checkpoints.
+    StaleCheckpoint,
+    /// Recovery believes a checkpoint without its root.
+    CheckpointWithoutRoot,
+    /// Recovery lets the copy that it meets last win, not the newest.
+    IgnoreSequence,
+    /// Recovery does not read superblocks that were open when the checkpoint began.
+    ScanWithoutOpen,
+    /// Recovery starts one slot too late in superblocks that were open when the checkpoint began.
+    ScanOneSlotLate,
+    /// Sequence numbers start anew after recovery.
+    SequenceRestarts,
+}
+
+impl PageBug {
+    /// All of them.
+    #[cfg(test)]
+    pub const ALL: [PageBug; 15] = [
+        PageBug::FlushWithoutOpenSlots,
+        PageBug::FlushAnsweredEarly,
+        PageBug::FlushWithoutTrims,
+        PageBug::EraseBeforeCopies,
+        PageBug::EraseBeforeKillers,
+        PageBug::MoveOneUnitShort,
+        PageBug::MoveDeadUnits,
+        PageBug::SealBeforeWrites,
+        PageBug::SealWithoutTrims,
+        PageBug::StaleCheckpoint,
+        PageBug::CheckpointWithoutRoot,
+        PageBug::IgnoreSequence,
+        PageBug::ScanWithoutOpen,
+        PageBug::ScanOneSlotLate,
+        PageBug::SequenceRestarts,
+    ];
+}

@@ -1,0 +1,162 @@
+//! Superblocks: free, open, closed, erased, and the blocks of them that go bad.
+
+use std::cmp::Reverse;
+
+use super::PageMedia;
+use super::ftl::{PageFtl, Task};
+use crate::array::{Class, Job, JobKind};
+
+/// Life of a superblock: `Free -> Open -> Closed -> Victim -> Erasing -> Free`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum SuperblockState {
+    #[default]
+    Free,
+    /// A stream fills it (`place::open_superblock`).
+    Open,
+    /// Full, and all of it is programmed (`place::slot_programmed`), or left so by recovery.
+    Closed,
+    /// Its valid units are being moved (`collect::begin`).
+    Victim,
+    /// Its erase was issued (`space::erase`).
+    Erasing,
+    /// It has a bad block for which there is no spare one; never used again.
+    Retired,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Superblock {
+    pub state: SuperblockState,
+    /// Valid units.
+    pub valid: u32,
+    pub erases: u32,
+    /// Reads since the last erase.
+    pub reads: u32,
+    /// Number of the present life, rising over all superblocks.
+    pub life: u64,
+    /// Sequence of the last write or trim that killed one of its units.
+    pub killed_by: u64,
+    /// When it was opened.
+    pub opened_at: u64,
+    /// Stripes whose erase is under way.
+    pub erases_left: u32,
+    /// A block of it failed and cannot be replaced: it is retired at its next erase.
+    pub is_failing: bool,
+}
+
+impl<M: PageMedia> PageFtl<M> {
+    /// Superblocks that are free.
+    pub(crate) fn free_count(&self) -> u32 {
+        self.free.len() as u32
+    }
+
+    /// Puts an erased superblock among the free ones.
+    pub(crate) fn give_back(&mut self, superblock: u32) {
+        self.superblocks[superblock as usize].state = SuperblockState::Free;
+        self.free_order += 1;
+        let erases = u64::from(self.superblocks[superblock as usize].erases);
+        let key = if self.config.ftl.wear.dynamic { erases } else { self.free_order };
+        self.free.push(Reverse((key, superblock)));
+        self.set_urgency();
+    }
+
+    /// Takes the free superblock that goes next.
+    pub(crate) fn take_free(&mut self) -> Option<u32> {
+        let Reverse((_, superblock)) = self.free.pop()?;
+        self.set_urgency();
+        Some(superblock)
+    }
+
+    fn set_urgency(&mut self) {
+        let urgent = self.free_count() <= self.config.ftl.collection.free_foreground;
+        self.array.set_urgent(urgent);
+    }
+
+    /// Erases all of a superblock.
+    pub(crate) fn erase(&mut self, superblock: u32, class: Class) {
+        let state = &mut self.superblocks[superblock as usize];
+        state.state = SuperblockState::Erasing;
+        state.erases_left = self.sizes.stripes;
+        let array_ns = self.config.timing.erase_ns;
+        for stripe in 0..self.sizes.stripes {
+            let job = Job { kind: JobKind::Erase, class, array_ns, bytes: 0, token: 0 };
+            self.issue_job(stripe, job, Task::Erase { superblock, stripe });
+        }
+    }
+
+    pub(crate) fn stripe_erased(&mut self, superblock: u32, stripe: u32) {
+        let (first, stripes, count) = self.slots_of(superblock, stripe);
+        if M::KEEPS {
+            self.media.erase(first, stripes, count);
+        }
+        self.counters.blocks_erased += u64::from(self.sizes.slot_planes);
+        if self.rng.chance(self.config.errors.erase_fail_ppm) {
+            self.counters.erase_failures += 1;
+            self.replace_block(superblock, stripe);
+        }
+        let state = &mut self.superblocks[superblock as usize];
+        state.erases_left -= 1;
+        if state.erases_left > 0 {
+            return;
+        }
+        state.erases += 1;
+        state.reads = 0;
+        state.killed_by = 0;
+        if superblock < 2 * self.sizes.area_superblocks {
+            // The areas have no substitute: a block of theirs that cannot be replaced is used on.
+            state.state = SuperblockState::Free;
+        } else if state.is_failing {
+            state.state = SuperblockState::Retired;
+            self.retired += 1;
+            self.check_capacity();
+        } else {
+            self.give_back(superblock);
+        }
+        self.superblock_erased(superblock);
+    }
+
+    /// A block failed: a spare one of its plane takes its place, or the superblock is retired at its next
+    /// erase. Returns whether there was a spare one.
+    pub(crate) fn replace_block(&mut self, superblock: u32, stripe: u32) -> bool {
+        let (die, plane) = self.stripes[stripe as usize];
+        // With multi-plane operations the failing plane is any of the die's.
+        let plane =
+            if self.sizes.slot_planes > 1 { self.rng.below(u64::from(self.sizes.slot_planes)) as u32 } else { plane };
+        self.counters.blocks_gone_bad += 1;
+        let spares = &mut self.spares[(die * self.config.shape.planes_per_die + plane) as usize];
+        if *spares > 0 {
+            *spares -= 1;
+            return true;
+        }
+        self.superblocks[superblock as usize].is_failing = true;
+        false
+    }
+
+    /// Draws the blocks that are bad from the start. In a plane with more of them than spare blocks, the
+    /// last superblocks go without.
+    pub(crate) fn find_bad_blocks(&mut self) {
+        let ppm = self.config.errors.factory_bad_ppm;
+        if ppm == 0 {
+            return;
+        }
+        let first = 2 * self.sizes.area_superblocks;
+        for plane in 0..self.spares.len() {
+            let bad = (0..self.config.shape.blocks_per_plane).filter(|_| self.rng.chance(ppm)).count() as u32;
+            self.counters.blocks_bad_from_factory += u64::from(bad);
+            let short = bad.saturating_sub(self.spares[plane]);
+            self.spares[plane] = self.spares[plane].saturating_sub(bad);
+            for superblock in (first..self.sizes.superblocks).rev().take(short as usize) {
+                let state = &mut self.superblocks[superblock as usize].state;
+                self.retired += u32::from(*state != SuperblockState::Retired);
+                *state = SuperblockState::Retired;
+            }
+        }
+    }
+
+    /// Goes read-only when what is left cannot hold the logical capacity.
+    pub(crate) fn check_capacity(&mut self) {
+        let left = self.sizes.data_superblocks() - self.retired;
+        if self.config.ftl.logical_units > self.sizes.logical_units_max(&self.config.ftl, left) {
+            self.read_only = true;
+        }
+    }
+}
