@@ -137,7 +137,7 @@ impl<M: PageMedia> PageFtl<M> {
             }
             let slot = victim.superblock * slots + victim.next_slot;
             victim.next_slot += 1;
-            let valid = self.valid_units(slot);
+            let valid = self.valid_units(slot).count_ones();
             if valid > 0 {
                 victim.reads_in_flight += 1;
                 self.read_slot(index, slot, valid);
@@ -154,11 +154,13 @@ impl<M: PageMedia> PageFtl<M> {
         lpn != NONE && self.map[lpn as usize] == unit
     }
 
-    fn valid_units(&self, slot: u32) -> u32 {
+    /// The valid units of a slot, by bit. Looked up all at once: the map of a large device is not in the
+    /// processor's cache, and so the processor waits for many entries at the same time.
+    fn valid_units(&self, slot: u32) -> u128 {
         let first = slot * self.sizes.slot_units;
         let moves_dead = self.has_bug(PageBug::MoveDeadUnits);
-        let units = first..first + self.sizes.slot_units;
-        units.filter(|&unit| self.is_valid(unit) || (moves_dead && self.reverse[unit as usize] != NONE)).count() as u32
+        let is_moved = |unit| self.is_valid(unit) || (moves_dead && self.reverse[unit as usize] != NONE);
+        (0..self.sizes.slot_units).fold(0, |units, index| units | u128::from(is_moved(first + index)) << index)
     }
 
     /// Reads a slot of a victim; only valid units cross the channel.
@@ -185,13 +187,10 @@ impl<M: PageMedia> PageFtl<M> {
         let kept = if M::KEEPS { Some(self.media.slot(slot)) } else { None };
         let first = slot * self.sizes.slot_units;
         let count = self.sizes.slot_units - u32::from(self.has_bug(PageBug::MoveOneUnitShort));
-        let moves_dead = self.has_bug(PageBug::MoveDeadUnits);
+        let valid = self.valid_units(slot);
         let mut moved = 0;
-        for index in 0..count {
+        for index in (0..count).filter(|index| valid >> index & 1 == 1) {
             let lpn = self.reverse[(first + index) as usize];
-            if !(self.is_valid(first + index) || (moves_dead && lpn != NONE)) {
-                continue;
-            }
             let is_lost = lost >> index & 1 == 1;
             if is_lost {
                 self.lost.insert(lpn);

@@ -109,6 +109,8 @@ pub struct WearLevelling {
 pub(crate) const CANDIDATES_MAX: u32 = 64;
 /// Entries of one page of the map: 4 KiB of 4 bytes each.
 pub(crate) const ENTRIES_PER_MAP_PAGE: u64 = 1024;
+/// Most units of one slot: 8 planes of 16 units, so that a slot's units fit into the bits of a number.
+const SLOT_UNITS_MAX: u32 = 128;
 /// Slots of a checkpoint area beyond the map itself: two of trims and the root.
 const AREA_SLOTS_MORE: u64 = 3;
 
@@ -136,6 +138,7 @@ impl Sizes {
         let slot_planes = if config.timing.multi_plane { shape.planes_per_die } else { 1 };
         let stripes = shape.planes() / slot_planes;
         let slot_units = slot_planes * shape.units_per_page();
+        assert!(slot_units <= SLOT_UNITS_MAX, "the shape was validated");
         let slots_per_superblock = stripes * shape.pages_per_block;
         let map_pages = ftl.logical_units.div_ceil(ENTRIES_PER_MAP_PAGE) as u32;
         let cached = ftl.map_cache_pages > 0;
@@ -194,10 +197,6 @@ impl PageFtlConfig {
         if self.errors.factory_bad_ppm > 0 && spare == 0 {
             let reason = "blocks that are bad from the start need spare ones; give at least 1";
             return Err(ConfigError::new("ftl.spare_blocks_per_plane", 0, reason));
-        }
-        if self.shape.units_per_page() * self.shape.planes_per_die > u32::from(u16::MAX) {
-            let reason = "one program would fill more than 65,535 units; use smaller pages or fewer planes";
-            return Err(ConfigError::new("shape.page_bytes", self.shape.page_bytes, reason));
         }
         let free = &ftl.collection;
         let superblocks = per_plane - spare;

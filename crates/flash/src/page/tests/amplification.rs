@@ -6,7 +6,7 @@ use crate::array::Shape;
 use crate::page::*;
 use crate::rng::Rng;
 
-const SHAPE: Shape = Shape { blocks_per_plane: 1024, pages_per_block: 64, ..ONE_DIE };
+const SHAPE: Shape = Shape { blocks_per_plane: 512, pages_per_block: 64, ..ONE_DIE };
 
 /// `A = a / (a + W0(-a e^-a))`, where `a` is the usable over the logical capacity and `W0` is Lambert's
 /// function: the oldest superblock was overwritten `a / A` times the logical capacity ago.
@@ -21,7 +21,7 @@ fn closed_form(a: f64) -> f64 {
 
 /// Write amplification in the steady state, measured after everything was overwritten several times.
 fn simulate(policy: VictimPolicy, streams: Streams, over_provisioning_percent: u64, seed: u64) -> (f64, f64) {
-    let superblocks = 1024 - 4;
+    let superblocks = 512 - 4;
     let logical = superblocks * 64 * 100 / (100 + over_provisioning_percent);
     let mut ftl_params = params(logical);
     ftl_params.streams = streams;
