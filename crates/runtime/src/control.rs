@@ -21,7 +21,6 @@ pub const MOVE_RECORDS: usize = 16384;
 const EPOCH: usize = 0;
 const GO: usize = 1;
 const STOP: usize = 2;
-const RATE: usize = 3;
 const COMMAND: usize = 4;
 const COMMAND_ACK: usize = 5;
 const COMMAND_RESULT: usize = 6;
@@ -59,8 +58,6 @@ pub enum Gauge {
     HostBytes = 3,
     /// Bytes that were stored for them.
     StoredBytes = 4,
-    /// Bytes in the write buffer.
-    Buffered = 5,
     /// Requests in the device's domain.
     Pending = 6,
     /// Processor time that the device's process has used, in nanoseconds.
@@ -69,8 +66,6 @@ pub enum Gauge {
     Resident = 10,
     /// Share of the host that was busy in the last scheduler epoch, in permille.
     HostBusy = 11,
-    /// Throttle transitions so far.
-    Throttles = 12,
 }
 
 /// A handle on the control object and the log of migrations.
@@ -159,16 +154,6 @@ impl Control {
     /// Asks both domains to end.
     pub fn stop(&self) {
         self.set(STOP, 1);
-    }
-
-    /// What part of full speed clients may offer, in permille.
-    pub fn rate_permille(&self) -> u64 {
-        self.get(RATE)
-    }
-
-    /// Sets what part of full speed clients may offer.
-    pub fn set_rate_permille(&self, permille: u64) {
-        self.set(RATE, permille);
     }
 
     /// The epoch at which a domain parked: it serves nothing and its published cursors are final.

@@ -103,7 +103,7 @@ impl Port for HostPort<'_> {
         let machine = &mut *self.machine;
         let request = self.client.prepare(self.now, stream, ask, || machine.passed(Step::SlotFilled, None));
         let Some(request) = request else { return false };
-        self.pacer.admitted(self.now, u64::from(request.descriptor.blocks) * u64::from(BLOCK_BYTES));
+        self.pacer.admitted(self.now, moved_bytes(&request));
         self.domain.submit(request, &mut Turn { machine: self.machine, compute: None });
         true
     }
@@ -195,7 +195,7 @@ impl Host {
             any = true;
             let done = self.client.end(now, request);
             self.span.latency.saturating_record(done.latency.0);
-            self.pacer.completed(now, u64::from(request.descriptor.blocks) * u64::from(BLOCK_BYTES));
+            self.pacer.completed(now, moved_bytes(&request));
             if let Some(workload) = &mut self.workload {
                 workload.completed(now, &done, self.client.arena());
             }
@@ -430,6 +430,16 @@ impl Host {
                 self.domain.submit(request, turn);
             }
         }
+    }
+}
+
+/// Bytes that a request moves, which are what a rate is of: a trim of a gigabyte moves none.
+fn moved_bytes(request: &Request) -> u64 {
+    match request.descriptor.opcode {
+        Opcode::Write | Opcode::Passthrough | Opcode::Read => {
+            u64::from(request.descriptor.blocks) * u64::from(BLOCK_BYTES)
+        }
+        Opcode::Trim | Opcode::Flush => 0,
     }
 }
 

@@ -309,8 +309,6 @@ impl Setup {
         let stats = device.stats();
         control.set_gauge(Gauge::HostBytes, stats.raw_bytes_written);
         control.set_gauge(Gauge::StoredBytes, stats.stored_bytes_written);
-        control.set_gauge(Gauge::Buffered, stats.buffer_bytes);
-        control.set_gauge(Gauge::Throttles, stats.throttle_transitions);
     }
 }
 
