@@ -14,6 +14,7 @@
 pub mod buffer;
 pub mod compute;
 pub mod core;
+pub mod model;
 pub mod predict;
 pub mod profile;
 pub mod status;

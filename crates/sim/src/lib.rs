@@ -22,10 +22,12 @@ pub mod torture;
 pub mod trace;
 pub mod workload;
 
+/// What a request does.
+pub use osier_device::model::Op;
 /// Time, as the device counts it.
 pub use osier_flash::Nanos;
 
 pub use host::{HOST_SOURCES, HostParams};
 pub use queue::EventQueue;
-pub use request::{Op, Pace, Request, Source};
+pub use request::{Pace, Request, Source};
 pub use rng::Rng;

@@ -4,43 +4,10 @@
 //! requests have arrival times of their own, in a closed one the next comes when an earlier one has completed, and only
 //! the driver knows when that is. So time comes in with every call, and no source keeps a clock.
 
+use osier_device::model::Op;
+
 use crate::Nanos;
 use crate::trace::TraceError;
-
-/// What a request does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Op {
-    /// Reads blocks.
-    Read,
-    /// Writes blocks.
-    Write,
-    /// Says that blocks are not needed any more.
-    Trim,
-    /// Waits until what was written before is persistent; of no bytes.
-    Flush,
-    /// Loads from memory.
-    Load,
-    /// Stores to memory.
-    Store,
-}
-
-impl Op {
-    /// All of them, in the order in which they are counted.
-    pub const ALL: [Op; 6] = [Op::Read, Op::Write, Op::Trim, Op::Flush, Op::Load, Op::Store];
-
-    /// The name in workload files and in reports.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Op::Read => "read",
-            Op::Write => "write",
-            Op::Trim => "trim",
-            Op::Flush => "flush",
-            Op::Load => "load",
-            Op::Store => "store",
-        }
-    }
-}
 
 /// One request. Which pages it touches, the caller works out from `address` and `bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
