@@ -131,12 +131,13 @@ impl WasmPolicy {
         let new = function::<(u32, u32, u32, u64), i32>(&instance, &mut store, "osier_policy_new")?;
         let events_at = new.call(&mut store, (shape.sets, shape.ways, shape.pages_per_set, seed));
         let events_at = called("osier_policy_new", &store, events_at)?;
-        all_known(&mut store)?;
         let memory = instance.get_memory(&mut store, "memory").ok_or(Problem::MissingExport("memory"))?;
+        let events_at = events_place(&store, &memory, events_at)?;
+        all_known(&mut store)?;
         let has_incoming = instance.get_func(&mut store, "osier_policy_incoming").is_some();
         let incoming = has_incoming.then(|| function(&instance, &mut store, "osier_policy_incoming")).transpose()?;
         Ok(WasmPolicy {
-            events_at: events_place(&store, &memory, events_at)?,
+            events_at,
             memory,
             events: function(&instance, &mut store, "osier_policy_events")?,
             victim: function(&instance, &mut store, "osier_policy_victim")?,
