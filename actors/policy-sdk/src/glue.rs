@@ -71,36 +71,36 @@ impl<P: Policy> Guest<P> {
         }
     }
 
-    /// The policy, once it has seen the events.
-    #[inline(always)]
-    fn told(&self, count: u32) -> &mut P {
-        let Some((policy, shape)) = self.made() else { panic!("the host makes a policy before it asks it") };
-        // SAFETY: the host writes here between calls alone.
-        let events = unsafe { &*ROOM.0.get() };
-        for event in &events[..count as usize] {
-            let set = shape.set_of(event.frame);
-            match event.kind {
-                INSERTED => policy.inserted(set, event.frame, event.page, event.recall),
-                TOUCHED => policy.touched(set, event.frame),
-                _ => policy.removed(set, event.frame),
-            }
-        }
-        policy
-    }
-
     /// `osier_policy_events`.
     pub fn events(&self, count: u32) {
-        self.told(count);
+        told(self.made(), count);
     }
 
     /// `osier_policy_victim`.
     pub fn victim(&self, count: u32, set: u32, recall: u32) -> i32 {
-        let victim = self.told(count).victim(set, recall as u8, &Frames::default());
+        let victim = told(self.made(), count).victim(set, recall as u8, &Frames::default());
         victim.map_or(-1, u32::cast_signed)
     }
 
     /// `osier_policy_incoming`.
     pub fn incoming(&self, count: u32, set: u32, page: u64, demanded: u32) -> i32 {
-        self.told(count).incoming(set, page, demanded != 0).into()
+        told(self.made(), count).incoming(set, page, demanded != 0).into()
     }
+}
+
+/// The policy, once it has seen the events.
+#[inline(always)]
+fn told<P: Policy>(made: &mut Option<(P, Shape)>, count: u32) -> &mut P {
+    let Some((policy, shape)) = made else { panic!("the host makes a policy before it asks it") };
+    // SAFETY: the host writes here between calls alone.
+    let events = unsafe { &*ROOM.0.get() };
+    for event in &events[..count as usize] {
+        let set = shape.set_of(event.frame);
+        match event.kind {
+            INSERTED => policy.inserted(set, event.frame, event.page, event.recall),
+            TOUCHED => policy.touched(set, event.frame),
+            _ => policy.removed(set, event.frame),
+        }
+    }
+    policy
 }

@@ -16,7 +16,8 @@ impl Place {
     /// With a trace `t` of loads and stores that no policy serves as the optimum does.
     fn new() -> Self {
         let place = Self { dir: tempfile::tempdir().unwrap() };
-        let line = |i: u64| format!("{} {:#x}\n", if i % 5 == 0 { "W" } else { "R" }, (i * i % 97 + i % 7) * 4096);
+        let line =
+            |i: u64| format!("{} {:#x}\n", if i.is_multiple_of(5) { "W" } else { "R" }, (i * i % 97 + i % 7) * 4096);
         fs::write(place.path("t"), (0..5000).map(line).collect::<String>()).unwrap();
         place
     }

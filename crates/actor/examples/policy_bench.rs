@@ -1,5 +1,5 @@
-//! How fast a cache policy is as a WebAssembly module, beside the one that is built in: the same trace by Zipf's law, the
-//! same misses, CPU seconds of one core. One JSON object a line for each figure.
+//! How fast a cache policy is as a WebAssembly module, beside the one that is built in: the same trace by Zipf's law,
+//! the same misses, CPU seconds of one core. One JSON object a line for each figure.
 
 use osier_actor::policy::PolicyModule;
 use osier_actor::{CodeCache, Compiler};

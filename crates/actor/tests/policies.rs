@@ -262,7 +262,11 @@ fn a_module_that_is_none_is_refused_with_its_name_and_the_reason() {
         assert!(text.starts_with("cache policy ./bad.wasm: "), "{text}");
         assert!(text.contains(says) && text.lines().count() == 1, "{says}: {text}");
     }
-    let whole = wat::parse_str(whole()).unwrap();
+}
+
+#[test]
+fn bytes_that_are_no_module_are_refused() {
+    let whole = wat::parse_str(module("", NEW, "", FIRST)).unwrap();
     assert!(load("m", &whole).is_ok());
     for (wasm, says) in [
         (&b"#!/bin/sh\n"[..], "is not a WebAssembly module"),

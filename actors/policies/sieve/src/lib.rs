@@ -1,5 +1,5 @@
-//! SIEVE (Zhang and others, "SIEVE is simpler than LRU", NSDI 2024, Algorithm 1): a queue in the order of arrival, and a
-//! hand that goes from old to new. A page that was used since the hand last passed stays, and loses its mark.
+//! SIEVE (Zhang and others, "SIEVE is simpler than LRU", NSDI 2024, Algorithm 1): a queue in the order of arrival, and
+//! a hand that goes from old to new. A page that was used since the hand last passed stays, and loses its mark.
 
 #![cfg_attr(target_family = "wasm", no_std)]
 #![forbid(unsafe_code)]

@@ -46,7 +46,8 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "POLICY[:KEY=VALUE,...]")]
     policy: Vec<String>,
     /// The size of the cache, in pages of 4 KiB; several are separated by commas
-    #[arg(long, value_name = "N", required = true, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", required = true, value_delimiter = ',')]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     frames: Vec<u32>,
     /// Frames of a set; by default all of them, which is fully associative
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
