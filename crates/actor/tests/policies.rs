@@ -96,7 +96,7 @@ fn step(cache: &mut Cache<Box<dyn Eviction>>, what: u64, page: u64) -> String {
             other => format!("{other:?}"),
         },
         4 => format!("{:?}", cache.touch(page)),
-        _ => match cache.request(page, if what % 3 == 0 { Op::WRITE } else { Op::READ }) {
+        _ => match cache.request(page, if what.is_multiple_of(3) { Op::WRITE } else { Op::READ }) {
             Outcome::Miss(fill) => {
                 if let Some(evicted) = fill.evicted.filter(|evicted| evicted.is_dirty) {
                     cache.drained(evicted.page);
