@@ -198,7 +198,8 @@ impl Setup {
 
     /// A domain's ends of the rings.
     pub fn link(&self, side: Side, epoch: u64) -> Result<Link, RuntimeError> {
-        Ok(Link::open(side, &self.rings, &self.bells, epoch)?)
+        let made_for = (self.pipelines.layout().slots, self.pipelines.actors().len());
+        Ok(Link::open(side, &self.rings, &self.bells, epoch, made_for)?)
     }
 
     /// Empties the rings.
@@ -584,7 +585,7 @@ fn ensure_objects(
     zero(fresh("control", ObjectKind::STATISTICS, CONTROL_BYTES)?.bytes());
     zero(fresh("moves", ObjectKind::STATISTICS, MOVES_BYTES)?.bytes());
     for ring in ["ring.h2d", "ring.d2h"] {
-        fresh(ring, ObjectKind::RING, link::ring_object_bytes(pipelines.layout().slots))?;
+        fresh(ring, ObjectKind::RING, link::ring_object_bytes(pipelines.layout().slots, pipelines.actors().len()))?;
     }
     fresh("bells", ObjectKind::DOORBELL, link::BELLS_BYTES)?;
     fresh("owners", ObjectKind::RECORD, owners_bytes(pipelines.actors().len()))?;
