@@ -188,7 +188,7 @@ fn zero(count: u64) -> Cell {
 }
 
 /// Everything, for programs.
-pub fn json(outcomes: &[Outcome], prediction: &Prediction) -> String {
+pub fn json(outcomes: &[Outcome], prediction: &Prediction, report: &std::path::Path) -> String {
     let run = |o: &Outcome| {
         let switches = o.switches();
         serde_json::json!({
@@ -203,5 +203,6 @@ pub fn json(outcomes: &[Outcome], prediction: &Prediction) -> String {
         })
     };
     let runs: Vec<_> = outcomes.iter().map(run).collect();
-    serde_json::json!({ "runs": runs, "comparison": prediction }).to_string()
+    serde_json::json!({ "runs": runs, "comparison": prediction, "report_path": report.display().to_string() })
+        .to_string()
 }

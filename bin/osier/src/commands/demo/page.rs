@@ -6,12 +6,15 @@ use osier_report::{Axis, Chart, Fact, LineChart, Marker, Report, Series, Stroke,
 use super::DemoArgs;
 use super::outcome::{Outcome, Prediction, at_share, table};
 
+/// The page's title, by which a report is told from one of another kind.
+pub fn title(args: &DemoArgs) -> &'static str {
+    if args.skip_fixed { "Storage actors that move: one run" } else { "Storage actors that move" }
+}
+
 /// The page's HTML.
 pub fn build(args: &DemoArgs, profile: &Profile, outcomes: &[Outcome], prediction: &Prediction) -> String {
-    let mut report = Report::new(
-        "Storage actors that move",
-        format!("{} for {} seconds a run", profile.device.description, args.seconds),
-    );
+    let mut report =
+        Report::new(title(args), format!("{} for {} seconds a run", profile.device.description, args.seconds));
     report.facts(facts(outcomes, prediction));
     report.text(prediction.sentence());
     report.figure("Throughput and modelled temperature; a line marks each migration.", charts(outcomes));
