@@ -183,6 +183,7 @@ fn of_runtime(error: &RuntimeError) -> Exit {
         | RuntimeError::Runner(_)
         | RuntimeError::DoesNotStart { .. }
         | RuntimeError::MediaLost { .. }
+        | RuntimeError::NotStopped { .. }
         | RuntimeError::DiesTooOften { .. } => Exit::Failure,
     }
 }

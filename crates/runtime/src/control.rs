@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use osier_domain::{ACTORS_MAX, ActorId, STREAMS_MAX, Side};
 use osier_pmr::Object;
 
+use crate::bootstrap::Placement;
+
 /// Words of the control object.
 const WORDS: usize = 1024;
 /// Bytes of the control object.
@@ -21,6 +23,7 @@ pub const MOVE_RECORDS: usize = 16384;
 const EPOCH: usize = 0;
 const GO: usize = 1;
 const STOP: usize = 2;
+const PLACEMENT: usize = 3;
 const COMMAND: usize = 4;
 const COMMAND_ACK: usize = 5;
 const COMMAND_RESULT: usize = 6;
@@ -272,6 +275,25 @@ impl Control {
     /// Sets the modelled temperature, in millidegrees Celsius.
     pub fn set_temperature_millicelsius(&self, value: i64) {
         self.set_gauge(Gauge::Temperature, (value + 1_000_000).max(0) as u64);
+    }
+
+    /// Where the session's options place the actors, for the command line.
+    pub fn placement(&self) -> Placement {
+        match self.get(PLACEMENT) {
+            1 => Placement::Host,
+            2 => Placement::Device,
+            _ => Placement::Adaptive,
+        }
+    }
+
+    /// The supervisor notes where the session's options place the actors.
+    pub fn set_placement(&self, placement: Placement) {
+        let word = match placement {
+            Placement::Adaptive => 0,
+            Placement::Host => 1,
+            Placement::Device => 2,
+        };
+        self.set(PLACEMENT, word);
     }
 
     /// Whether the policy rests because somebody placed actors by hand.

@@ -138,6 +138,16 @@ pub enum RuntimeError {
         /// How it died.
         how: String,
     },
+    /// A domain did not stop in order.
+    #[error("the {side} domain did not stop in order ({how}): {undone}; `osier device check` looks the image over")]
+    NotStopped {
+        /// Which.
+        side: Side,
+        /// What it did instead.
+        how: String,
+        /// What that left undone.
+        undone: &'static str,
+    },
     /// A domain dies again and again.
     #[error(
         "the {side} domain died too often within a minute (last: {how}); the image is unharmed, `osier device check` looks it over"

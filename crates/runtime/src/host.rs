@@ -276,7 +276,7 @@ impl Host {
         let actors = (0..self.machine.records.len() as u16).map(ActorId);
         let wanted: Vec<ActorId> = actors
             .filter(|a| command.actor.is_none_or(|wanted| wanted == *a))
-            .filter(|a| command.to.is_some_and(|to| self.setup.owner(*a) != Some(to)))
+            .filter(|a| command.to.is_some_and(|to| self.setup.owner(*a) != Some(to)) && self.setup.movable(*a))
             .collect();
         if wanted.is_empty() || now >= deadline {
             self.control().answer(command.sequence, wanted.len() as u64);
@@ -302,7 +302,7 @@ impl Host {
         let actors = if mover.spec.whole_pipeline { (0..count as u16).map(ActorId).collect() } else { vec![first] };
         mover.made = self.setup.control.moves() - self.span.moves_at_start;
         for actor in actors {
-            if let Some(side) = self.setup.owner(actor) {
+            if let Some(side) = self.setup.owner(actor).filter(|_| self.setup.movable(actor)) {
                 self.move_actor(actor, side.other());
             }
         }

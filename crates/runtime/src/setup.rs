@@ -22,6 +22,7 @@ use osier_actor::{
     Registry, Runner, Segment, prepare, try_out,
 };
 use osier_device::{Device, DeviceParams, Profile};
+use osier_domain::arena::Layout;
 use osier_domain::migrate::{self, OwnerState, Phase};
 use osier_domain::{ActorId, Checkpoint, Domain, Nanos, OwnerRecord, STREAMS_MAX, Side, Tag};
 use osier_image::{Image, Media, MediaKind, Superblock, inspect};
@@ -30,7 +31,7 @@ use osier_sched::Class;
 use zeroize::Zeroizing;
 
 use crate::bootstrap::{Bootstrap, Job, Options, Placement};
-use crate::control::{CONTROL_BYTES, Control, Gauge, MOVES_BYTES};
+use crate::control::{CONTROL_BYTES, Control, Gauge, MOVES_BYTES, STREAM_INFLIGHT_MAX};
 use crate::error::RuntimeError;
 use crate::link::{self, Link};
 use crate::machine::Machine;
@@ -172,7 +173,7 @@ impl Setup {
         }
     }
 
-    /// Whether the scheduler may move an actor.
+    /// Whether an actor may be moved: its pipeline does not fix where it is.
     pub fn movable(&self, actor: ActorId) -> bool {
         self.pipelines.actor(actor).stage.placement == osier_actor::pipeline::Placement::Any
     }
@@ -437,11 +438,12 @@ impl Prepared {
         // When its keys are made and its actors come up: an entry stays for good.
         write_registry(path, &registry)?;
         if let Job::Soak(spec) = job {
-            check_soak(spec, pipelines.layout().request_blocks_max, image.superblock().logical_blocks)?;
+            check_soak(spec, &pipelines.layout(), image.superblock().logical_blocks)?;
         }
         ensure_objects(&region, &profile, &pipelines, &code, job)?;
         let setup = Setup::assemble(image.path(), image.superblock().clone(), image.profile_text(), region, options)?;
         setup.format_buffer_if_fresh()?;
+        setup.control.set_placement(options.placement);
         let prepared = Prepared { setup, image, keys };
         prepared.place_actors(options.placement);
         Ok(prepared)
@@ -454,7 +456,8 @@ impl Prepared {
             let word = record.load();
             let state = OwnerState::decode(word);
             self.tell_of_record(ActorId(index as u16), word, state);
-            let kept = placement == Placement::Adaptive && state.is_some();
+            let movable = self.setup.movable(ActorId(index as u16));
+            let kept = placement == Placement::Adaptive && state.is_some_and(|s| movable || s.owner == *side);
             if !kept {
                 let generation = state.map_or(1, |s| s.generation + 1);
                 let placed = OwnerState { generation, owner: *side, phase: Phase::Active };
@@ -496,7 +499,18 @@ impl Prepared {
 }
 
 /// Refuses a soak that does not fit the device.
-fn check_soak(spec: &SoakSpec, most: u32, capacity: u64) -> Result<(), RuntimeError> {
+fn check_soak(spec: &SoakSpec, layout: &Layout, capacity: u64) -> Result<(), RuntimeError> {
+    let most = u64::from(layout.slots).min(STREAM_INFLIGHT_MAX);
+    if spec.depth as u64 > most {
+        let text = format!(
+            "{} requests in flight are more than this device takes ({most}: its pipelines have {} slots, and one stream \
+             has {STREAM_INFLIGHT_MAX} requests in flight at most); ask for fewer with --depth, or raise slots in its \
+             pipelines.toml",
+            spec.depth, layout.slots
+        );
+        return Err(RuntimeError::Option(text));
+    }
+    let most = layout.request_blocks_max;
     if spec.request_blocks > most {
         let text = format!(
             "requests of {} blocks are longer than the pipelines of this device take ({most}); ask for fewer, or raise \
@@ -525,7 +539,7 @@ fn check_request(options: &Options, job: &Job, profile: &Profile) -> Result<(), 
         Waiter::new(policy).map_err(|error| refused(&error))?;
     }
     if let Job::Files(spec) = job {
-        crate::corpus::check(&spec.inputs)?;
+        crate::corpus::check(&spec.inputs, spec.input_bytes_max)?;
     }
     if let Some(path) = &options.record {
         // Where the host's process makes it; nothing that is there is lost if this session does not start.

@@ -7,6 +7,7 @@ use clap::Subcommand;
 use osier_domain::{ActorId, Side};
 use osier_report::Table;
 use osier_runtime::Attached;
+use osier_runtime::bootstrap::Placement;
 
 use super::Context;
 use crate::exit::{Exit, Failure};
@@ -20,6 +21,8 @@ pub enum ActorCommand {
         device: String,
     },
     /// Move an actor, or a whole pipeline; from then on the policy rests
+    ///
+    /// It goes before `--placement` of the session, but not before `placement` in a pipeline: such an actor stays.
     Move {
         /// The device
         device: String,
@@ -84,6 +87,7 @@ fn move_actors(device: &Attached, wanted: &str, to: Destination) -> Result<Exit>
         Destination::Device => Some(Side::Device),
         Destination::Auto => None,
     };
+    refuse_fixed(device, wanted, to)?;
     for actor in select(device, wanted)? {
         let control = &device.setup.control;
         let began = Instant::now();
@@ -107,11 +111,65 @@ fn move_actors(device: &Attached, wanted: &str, to: Destination) -> Result<Exit>
             return Err(Failure::new(Exit::Failure, text).into());
         }
     }
+    if let Some(note) = note(device, wanted, to)? {
+        eprintln!("osier: {note}");
+    }
     Ok(Exit::Ok)
 }
 
+/// Refuses what cannot be done: an actor that its pipeline fixes elsewhere, and a policy where there is none.
+fn refuse_fixed(device: &Attached, wanted: &str, to: Option<Side>) -> Result<(), Failure> {
+    let placement = device.setup.control.placement();
+    let text = match (to, fixed_elsewhere(device, wanted, to)?.as_slice()) {
+        (None, _) if placement != Placement::Adaptive => format!(
+            "the device runs with --placement {}, so there is no policy to give placement back to; name host or device, \
+             or start it with --placement adaptive",
+            word(placement)
+        ),
+        (Some(_), [label]) if device.setup.pipelines.find_actor(wanted).is_some() => format!(
+            "{label} stays where it is: `placement` of its stage fixes it there; set it to \"any\" in pipelines.toml and \
+             start the device again"
+        ),
+        _ => return Ok(()),
+    };
+    Err(Failure::new(Exit::BadInput, text))
+}
+
+/// What somebody who moved actors should know.
+fn note(device: &Attached, wanted: &str, to: Option<Side>) -> Result<Option<String>, Failure> {
+    let fixed = fixed_elsewhere(device, wanted, to)?;
+    let placement = device.setup.control.placement();
+    Ok(match to {
+        Some(_) if !fixed.is_empty() => {
+            Some(format!("{} stayed: `placement` of their stages in pipelines.toml fixes them", fixed.join(", ")))
+        }
+        Some(_) if placement != Placement::Adaptive => Some(format!(
+            "this goes before --placement {} until the actors are moved again or the device is started again",
+            word(placement)
+        )),
+        _ => None,
+    })
+}
+
+fn word(placement: Placement) -> &'static str {
+    match placement {
+        Placement::Host => "host",
+        Placement::Device => "device",
+        Placement::Adaptive => "adaptive",
+    }
+}
+
+/// The labels of those that are meant, are elsewhere, and may not be moved.
+fn fixed_elsewhere(device: &Attached, wanted: &str, to: Option<Side>) -> Result<Vec<String>, Failure> {
+    let chosen = select(device, wanted)?;
+    let meant = |id: ActorId| chosen.iter().any(|each| each.is_none_or(|chosen| chosen == id));
+    let actors = device.setup.pipelines.actors().iter().filter(|a| meant(a.id) && !device.setup.movable(a.id));
+    let elsewhere = actors.filter(|a| to.is_some() && device.setup.owner(a.id) != to);
+    Ok(elsewhere.map(|a| a.label()).collect())
+}
+
 /// The actors that a word means; `None` stands for all of them.
-fn select(device: &Attached, wanted: &str) -> Result<Vec<Option<ActorId>>> {
+fn select(device: &Attached, wanted: &str) -> Result<Vec<Option<ActorId>>, Failure> {
     if wanted == "all" {
         return Ok(vec![None]);
     }
@@ -124,7 +182,7 @@ fn select(device: &Attached, wanted: &str) -> Result<Vec<Option<ActorId>>> {
     if of.is_empty() {
         let known: Vec<String> = pipelines.actors().iter().filter(|a| a.current).map(|a| a.label()).collect();
         let text = format!("this device has no actor or pipeline `{wanted}`; it has {}", known.join(", "));
-        return Err(Failure::new(Exit::BadInput, text).into());
+        return Err(Failure::new(Exit::BadInput, text));
     }
     Ok(of)
 }

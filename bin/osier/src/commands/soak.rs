@@ -27,8 +27,8 @@ pub struct SoakArgs {
     /// Requests in all
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
     requests: u64,
-    /// Requests in flight
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=256))]
+    /// Requests in flight; at most the slots of the device's pipelines
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..))]
     depth: u64,
     /// Blocks of 4096 bytes a request
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
@@ -132,8 +132,12 @@ pub fn run(args: &SoakArgs, context: &Context) -> Result<Exit> {
         _ if stop.is_set() => Watch::End,
         _ => Watch::On,
     })?;
-    found.deaths = session.stop()?;
-    show(&found, context)
+    found.deaths = session.deaths().to_vec();
+    let stopped = session.stop();
+    let exit = show(&found, context)?;
+    // After what was found, which is worth seeing whatever the end was like.
+    stopped?;
+    Ok(exit)
 }
 
 fn show(found: &Found, context: &Context) -> Result<Exit> {
