@@ -174,6 +174,7 @@ fn of_runtime(error: &RuntimeError) -> Exit {
         | RuntimeError::NoWitness { .. }
         | RuntimeError::Option(_) => Exit::BadInput,
         RuntimeError::Registry { source: RegistryError::Damaged(_), .. }
+        | RuntimeError::RegionCut { .. }
         | RuntimeError::Device(_)
         | RuntimeError::LostKey { .. }
         | RuntimeError::BadKey { .. } => Exit::Damaged,

@@ -133,9 +133,12 @@ impl Corpus {
 pub fn check(paths: &[PathBuf], limit_bytes: u64) -> Result<(), CorpusError> {
     for path in paths {
         let unreadable = |source| CorpusError::Unreadable { path: path.clone(), source };
-        let kind = fs::metadata(path).map_err(unreadable)?.file_type();
-        if !kind.is_file() && !kind.is_dir() {
+        let meta = fs::metadata(path).map_err(unreadable)?;
+        if !meta.is_file() && !meta.is_dir() {
             return Err(CorpusError::NotAFile { path: path.clone() });
+        }
+        if meta.is_file() && meta.len() > limit_bytes {
+            return Err(CorpusError::TooLarge { path: path.clone(), bytes: meta.len(), limit: limit_bytes });
         }
         // A directory can be opened as well as a file.
         fs::File::open(path).map_err(unreadable)?;

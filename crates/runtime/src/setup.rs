@@ -11,7 +11,7 @@
 //! | `memory.N`, `state.N` | linear memory and shared state of actor N |
 //! | `witness` | of a soak: what its client knows to be written |
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use osier_sched::Class;
 use zeroize::Zeroizing;
 
 use crate::bootstrap::{Bootstrap, Job, Options, Placement};
-use crate::control::{CONTROL_BYTES, Control, Gauge, MOVES_BYTES, STREAM_INFLIGHT_MAX};
+use crate::control::{ActorStats, CONTROL_BYTES, Control, Gauge, MOVES_BYTES, STREAM_INFLIGHT_MAX};
 use crate::error::RuntimeError;
 use crate::link::{self, Link};
 use crate::machine::Machine;
@@ -78,6 +78,27 @@ impl osier_device::Bytes for BufferBytes {
 /// What the flash layer is told of a media error.
 pub fn media_error(error: &osier_image::MediaError) -> osier_flash::MediaError {
     if error.is_no_space() { osier_flash::MediaError::NoSpace } else { osier_flash::MediaError::Io }
+}
+
+/// What a tenant may use, and what its actors used since their domains began. Pairs are of host and device.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+pub struct TenantUsage {
+    /// Its name.
+    pub tenant: String,
+    /// Thousandths of one processor that it gets in each domain, if it is limited.
+    pub cpu_permille: Option<u32>,
+    /// How many actors it has.
+    pub actors: u64,
+    /// Bytes of their memories and shared state in the region.
+    pub memory_bytes: u64,
+    /// Time: of the processor on the host, of the model on the device.
+    pub busy_ns: [u64; 2],
+    /// Input bytes.
+    pub bytes: [u64; 2],
+    /// Calls.
+    pub calls: u64,
+    /// Calls that failed their request.
+    pub failed: u64,
 }
 
 /// What every process of a device has.
@@ -176,6 +197,53 @@ impl Setup {
     /// Whether an actor may be moved: its pipeline does not fix where it is.
     pub fn movable(&self, actor: ActorId) -> bool {
         self.pipelines.actor(actor).stage.placement == osier_actor::pipeline::Placement::Any
+    }
+
+    /// What each tenant may use and used so far, in the order of their names.
+    pub fn tenants(&self) -> Vec<TenantUsage> {
+        let mut tenants: BTreeMap<&str, TenantUsage> = BTreeMap::new();
+        for (index, actor) in self.pipelines.actors().iter().enumerate() {
+            let tenant = tenants.entry(&actor.tenant).or_insert_with(|| TenantUsage {
+                tenant: actor.tenant.clone(),
+                cpu_permille: actor.limits.cpu_permille,
+                ..TenantUsage::default()
+            });
+            let objects = [memory_name(index), state_name(index)];
+            tenant.memory_bytes +=
+                objects.iter().filter_map(|name| self.region.find(name).ok()).map(|o| o.len()).sum::<u64>();
+            tenant.actors += 1;
+            for side in [Side::Host, Side::Device] {
+                let stats = self.control.actor_stats(actor.id, side);
+                tenant.busy_ns[side as usize] += stats.busy_ns;
+                tenant.bytes[side as usize] += stats.bytes;
+                tenant.calls += stats.calls;
+                tenant.failed += stats.failed;
+            }
+        }
+        tenants.into_values().collect()
+    }
+
+    /// Refuses a region whose file somebody made shorter: who touches what is gone dies of SIGBUS.
+    pub fn check_region(&self) -> Result<(), RuntimeError> {
+        let stated = self.region.region_bytes();
+        let length = self.region.as_fd().try_clone_to_owned().and_then(|fd| std::fs::File::from(fd).metadata());
+        match length.map(|found| found.len()) {
+            Ok(found) if found < stated => {
+                let path = osier_image::Layout::new(&self.image).pmr();
+                Err(RuntimeError::RegionCut { path, stated, found })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Bytes that a domain's process needs for itself (`resident.rs` says what is counted).
+    pub fn resident_bytes(&self, side: Side) -> Option<u64> {
+        let layout = osier_image::Layout::new(&self.image);
+        let left_out = [layout.pmr(), layout.media()];
+        // The kernel shows paths without links in them.
+        let [image, pmr, media] =
+            [&self.image, &left_out[0], &left_out[1]].map(|path| path.canonicalize().unwrap_or_else(|_| path.clone()));
+        crate::resident::resident_bytes(self.control.pid(side), &image, &[&pmr, &media])
     }
 
     /// Blocks of a unit of each pipeline.
@@ -306,7 +374,14 @@ impl Setup {
         control.set_gauge(Gauge::Pending, domain.pending() as u64);
         for actor in 0..self.defaults.len() as u16 {
             let id = ActorId(actor);
-            control.set_actor_stats(id, Side::Device, runner.usage(id).bytes_in, domain.stats(id).busy);
+            let usage = runner.usage(id);
+            let stats = ActorStats {
+                bytes: usage.bytes_in,
+                busy_ns: domain.stats(id).busy,
+                calls: usage.calls,
+                failed: usage.failed(),
+            };
+            control.set_actor_stats(id, Side::Device, &stats);
         }
         let stats = device.stats();
         control.set_gauge(Gauge::HostBytes, stats.raw_bytes_written);

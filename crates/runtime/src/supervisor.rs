@@ -136,6 +136,7 @@ impl Session {
     /// # Errors
     /// [`RuntimeError::NotStopped`] if one had to be killed, or ended in another way than by itself.
     pub fn stop(mut self) -> Result<Vec<Death>, RuntimeError> {
+        self.setup().check_region()?;
         self.setup().control.stop();
         let patience = Duration::from_secs(self.spec.options.stop_patience_s);
         let mut unfinished = None;
@@ -179,6 +180,8 @@ impl Session {
             Err(error) => return Err(RuntimeError::System { what: "watch the domains", source: error.into() }),
         }
         let found = fds.iter().position(|fd| !fd.revents().is_empty());
+        // Before anything in the region is touched because of a death: this may be what it died of.
+        self.setup().check_region()?;
         Ok(found.map(|index| alive[index]))
     }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use clap::Subcommand;
 use osier_domain::{ActorId, Side};
-use osier_report::Table;
+use osier_report::{Table, Unit, format_value};
 use osier_runtime::Attached;
 use osier_runtime::bootstrap::Placement;
 
@@ -17,6 +17,11 @@ use crate::exit::{Exit, Failure};
 pub enum ActorCommand {
     /// Where each actor is, and what it did
     Ls {
+        /// The device
+        device: String,
+    },
+    /// What each tenant may use, and what its actors used since they were started
+    Tenants {
         /// The device
         device: String,
     },
@@ -55,6 +60,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub fn run(command: &ActorCommand, context: &Context) -> Result<Exit> {
     match command {
         ActorCommand::Ls { device } => list(&Attached::open(&context.image_path(device)?)?, context),
+        ActorCommand::Tenants { device } => tenants(&Attached::open(&context.image_path(device)?)?, context),
         ActorCommand::Move { device, actor, to } => {
             move_actors(&Attached::open(&context.image_path(device)?)?, actor, *to)
         }
@@ -66,7 +72,7 @@ fn list(device: &Attached, context: &Context) -> Result<Exit> {
     let mut rows = Vec::new();
     for actor in device.setup.pipelines.actors() {
         let place = device.setup.owner(actor.id).map_or("moving".to_owned(), |side| side.to_string());
-        let bytes = [Side::Host, Side::Device].map(|side| device.setup.control.actor_stats(actor.id, side).0);
+        let bytes = [Side::Host, Side::Device].map(|side| device.setup.control.actor_stats(actor.id, side).bytes);
         rows.push(serde_json::json!({
             "actor": actor.label(), "where": place, "bytes_host": bytes[0], "bytes_device": bytes[1],
             "current": actor.current,
@@ -78,6 +84,34 @@ fn list(device: &Attached, context: &Context) -> Result<Exit> {
     } else {
         print!("{}", table.to_text());
     }
+    Ok(Exit::Ok)
+}
+
+fn tenants(device: &Attached, context: &Context) -> Result<Exit> {
+    let tenants = device.setup.tenants();
+    if context.json {
+        println!("{}", serde_json::to_string(&tenants)?);
+        return Ok(Exit::Ok);
+    }
+    let mut table = Table::new().left("tenant").right("share").right("memory").right("time on host");
+    table =
+        table.right("time on device").right("bytes on host").right("bytes on device").right("calls").right("failed");
+    let seconds = |ns: u64| format_value(ns as f64 / 1e9, Unit::Seconds);
+    for tenant in tenants {
+        let share = tenant.cpu_permille.map_or("-".to_owned(), |permille| format!("{}%", f64::from(permille) / 10.0));
+        table.row([
+            tenant.tenant,
+            share,
+            format_value(tenant.memory_bytes as f64, Unit::Bytes),
+            seconds(tenant.busy_ns[0]),
+            seconds(tenant.busy_ns[1]),
+            tenant.bytes[0].to_string(),
+            tenant.bytes[1].to_string(),
+            tenant.calls.to_string(),
+            tenant.failed.to_string(),
+        ]);
+    }
+    print!("{}", table.to_text());
     Ok(Exit::Ok)
 }
 

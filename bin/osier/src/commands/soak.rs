@@ -2,12 +2,12 @@
 
 use anyhow::{Result, bail};
 use clap::Args;
-use osier_domain::{Status, Step};
+use osier_domain::{Side, Status, Step};
 use osier_report::{Table, Unit, format_value};
 use osier_runtime::bootstrap::{Crash, Event, Forced, Job, JobReport};
-use osier_runtime::control::{Gauge, MoveTimes};
+use osier_runtime::control::MoveTimes;
 use osier_runtime::workload::SoakSpec;
-use osier_runtime::{Death, Session, Watch};
+use osier_runtime::{Death, Session, TenantUsage, Watch};
 
 use super::Context;
 use super::serve::RunArgs;
@@ -87,6 +87,7 @@ struct Found {
     digests: [u64; 2],
     deaths: Vec<Death>,
     resident_bytes: u64,
+    tenants: Vec<TenantUsage>,
 }
 
 /// Runs the soak.
@@ -119,14 +120,22 @@ pub fn run(args: &SoakArgs, context: &Context) -> Result<Exit> {
     });
     let stop = crate::signals::stop_flag()?;
     let mut session = Session::start(super::domain::session(image, options, job)?)?;
-    let mut found = Found { report: None, moves: Vec::new(), digests: [0; 2], deaths: Vec::new(), resident_bytes: 0 };
+    let mut found = Found {
+        report: None,
+        moves: Vec::new(),
+        digests: [0; 2],
+        deaths: Vec::new(),
+        resident_bytes: 0,
+        tenants: Vec::new(),
+    };
     session.watch(|session, event| match event {
         Some(Event::Finished(report)) => {
             let control = &session.setup().control;
             found.report = Some((**report).clone());
             found.moves = control.move_log(0);
             found.digests = control.digest();
-            found.resident_bytes = control.gauge(Gauge::Resident);
+            found.tenants = session.setup().tenants();
+            found.resident_bytes = session.setup().resident_bytes(Side::Device).unwrap_or(0);
             Watch::End
         }
         _ if stop.is_set() => Watch::End,
@@ -149,7 +158,7 @@ fn show(found: &Found, context: &Context) -> Result<Exit> {
     } else {
         print!("{}", table(found, report).to_text());
     }
-    for text in tally.first_failures.iter().chain(&tally.first_wrong) {
+    for text in tally.first_failures.iter().chain(&tally.first_lost).chain(&tally.first_wrong) {
         eprintln!("osier: {text}");
     }
     if broken > 0 {
@@ -194,6 +203,7 @@ fn json(found: &Found, report: &JobReport) -> serde_json::Value {
             "resolutions": d.resolutions.iter().map(|r| format!("{r:?}")).collect::<Vec<_>>(),
         })).collect::<Vec<_>>(),
         "device_resident_bytes": found.resident_bytes,
+        "tenants": found.tenants,
         "host_cpu_ns": report.host_cpu_ns,
         "write_ns": report.write_ns,
     })

@@ -224,6 +224,7 @@ fn one_run(
             Some(Event::Serving { .. }) => {}
             Some(Event::Finished(report)) => {
                 outcome.finish(session, report);
+                report.tally.first_lost.iter().for_each(|text| view.notice(text));
                 return Watch::End;
             }
         }
