@@ -199,3 +199,33 @@ fn empty_files_among_others_are_passed_over_and_reports_of_another_kind_are_kept
     home.refused(3, &["demo", "--input", "mixed", "--report", "r.html"], &["r.html", "is not a report"]);
     assert!(home.osier(&[&demo[..], &["--report", "r.html"]].concat()).status.success());
 }
+
+#[test]
+fn what_an_actor_logs_is_said_with_its_name() {
+    let home = Home::new();
+    let parts =
+        "(import \"osier\" \"log\" (func $log (param i32 i32 i32))) (data (i32.const 64) \"a word of its own\")";
+    home.file("talks.wasm", module(parts, &format!("(call $log (i32.const 1) (i32.const 64) (i32.const 17)) {COPY}")));
+    let file = home.file("pipelines.toml", pipeline("./talks.wasm"));
+    let made = home.osier(&["device", "create", "d", "--capacity", "64MiB", "--pipelines", &file]);
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let soak = [
+        "soak",
+        "d",
+        "--no-model-timing",
+        "--requests",
+        "300",
+        "--groups",
+        "8",
+        "--depth",
+        "2",
+        "--reads-permille",
+        "0",
+    ];
+    let out = home.osier(&soak);
+    let said = String::from_utf8_lossy(&out.stderr);
+    let lines = said.lines().filter(|line| line.contains("a word of its own")).count();
+    assert!(out.status.success() && said.contains("main/0:") && said.contains("talks"), "{said}");
+    // Far fewer than there were calls.
+    assert!((1..=150).contains(&lines), "{lines}: {said}");
+}

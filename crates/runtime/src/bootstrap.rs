@@ -234,6 +234,9 @@ pub struct JobReport {
     pub input_bytes: u64,
     /// For each migration the longest time between two completions around it, in nanoseconds.
     pub pauses_ns: Vec<u64>,
+    /// Around the longest time between two completions, the time that the two processes were ready to run and had no
+    /// processor, in nanoseconds, summed.
+    pub gap_processor_wait_ns: u64,
     /// CPU time of the host's process, in nanoseconds.
     pub host_cpu_ns: u64,
     /// Input bytes that each actor worked on, on the host and on the device.

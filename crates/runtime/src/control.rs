@@ -72,6 +72,8 @@ pub enum Gauge {
     DeviceCpu = 7,
     /// When the device last said that it has nothing to do, and waits for no time or media; 0 where it has.
     IdleAt = 8,
+    /// Time that the device's process was ready to run and had no processor, in nanoseconds.
+    DeviceProcessorWait = 9,
     /// Share of the host that was busy in the last scheduler epoch, in permille.
     HostBusy = 11,
 }

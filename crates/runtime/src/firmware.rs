@@ -427,6 +427,7 @@ impl Firmware {
         if now >= self.next_usage {
             self.next_usage = Nanos(now.0 + USAGE_NS);
             self.setup.control.set_gauge(Gauge::DeviceCpu, clock::cpu());
+            self.setup.control.set_gauge(Gauge::DeviceProcessorWait, clock::processor_wait());
             self.publish_idleness(now);
         }
         self.setup.publish(now, &mut self.device, &self.domain, &self.machine.runner);

@@ -22,6 +22,7 @@ use crate::pacer::Pacer;
 use crate::sampler::Sampler;
 use crate::setup::Setup;
 use crate::vigil::{Look, PATIENCE_NS, Vigil};
+use crate::waits::Waits;
 use crate::workload::{FIRST_MAX, Files, Port, Soak, TallyReport, Witness, Workload};
 
 /// Between two lines of progress.
@@ -68,6 +69,7 @@ struct Host {
     span: Span,
     reported: bool,
     vigil: Vigil,
+    waits: Waits,
     /// Requests that ended.
     ended: u64,
     /// This process has not taken over yet what the slots hold.
@@ -150,6 +152,7 @@ impl Host {
             span: Span { latency, write_began: None, write_ended: None, moves_at_start: setup.control.moves() },
             reported: false,
             vigil: Vigil::default(),
+            waits: Waits::default(),
             ended: 0,
             fresh: true,
             setup,
@@ -330,6 +333,8 @@ impl Host {
             self.span.write_ended.get_or_insert(now);
         }
         let control = &self.setup.control;
+        let waited_ns = clock::processor_wait() + control.gauge(Gauge::DeviceProcessorWait);
+        self.waits.look(tally.longest_gap_ns, waited_ns);
         let count = self.machine.records.len() as u16;
         emit(&Event::Progress(Progress {
             at_ns: now.0,
@@ -418,6 +423,7 @@ impl Host {
             input_bytes: workload.input_bytes(),
             pauses_ns: moves.iter().filter_map(|m| pause_around(times, m.routed, m.first_served)).collect(),
             host_cpu_ns: clock::cpu(),
+            gap_processor_wait_ns: self.waits.around_longest_gap(),
             actor_bytes: (0..count).map(bytes).collect(),
             ring_depth_max: self.link.depth_max(),
         }

@@ -30,6 +30,7 @@ mod sampler;
 mod setup;
 pub mod supervisor;
 mod vigil;
+mod waits;
 pub mod workload;
 
 pub use check::check;

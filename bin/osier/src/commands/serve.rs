@@ -54,7 +54,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
     /// How long each side may take to stop before it is killed, which ends with an error
-    #[arg(long, default_value_t = STOP_PATIENCE_S, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    #[arg(long, value_name = "SECONDS", default_value_t = STOP_PATIENCE_S)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub stop_patience: u64,
 }
 

@@ -52,8 +52,8 @@ pub struct DemoArgs {
     /// Let the temperature change so many times faster.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     thermal_time_scale: u32,
-    /// Where the HTML report goes [default: osier-demo.html; of one run alone osier-demo-one-run.html, of `sched record`
-    /// FILE.html]; a file that is no such report is never overwritten.
+    /// Where the HTML report goes; a file that is no such report is never overwritten [default: osier-demo.html; of
+    /// one run alone osier-demo-one-run.html, of `sched record` FILE.html].
     #[arg(long, value_name = "PATH")]
     report: Option<PathBuf>,
     /// Where the device is made; by default in a temporary directory that is removed at the end.

@@ -171,6 +171,7 @@ pub fn table(outcomes: &[Outcome]) -> Table {
     row("switch p50", &|o| if o.moves.is_empty() { "-".into() } else { seconds(at_share(&o.switches(), 0.5)).into() });
     row("switch p99", &|o| if o.moves.is_empty() { "-".into() } else { seconds(at_share(&o.switches(), 0.99)).into() });
     row("longest gap between completions", &|o| seconds(o.report.tally.longest_gap_ns).into());
+    row("waited for a processor around it", &|o| seconds(o.report.gap_processor_wait_ns).into());
     row("requests lost", &|o| zero(o.report.tally.lost));
     row("requests repeated", &|o| zero(o.report.tally.repeated));
     row("requests out of order", &|o| zero(o.report.tally.out_of_order));

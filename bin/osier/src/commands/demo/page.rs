@@ -99,6 +99,13 @@ fn assumptions(args: &DemoArgs, profile: &Profile, outcomes: &[Outcome]) -> Vec<
          it takes as long as this machine needs."
             .to_owned(),
     ];
+    items.push(
+        "The longest gap between completions is one of real time. In the model a completion follows the one before within \
+         milliseconds: the write buffer takes what the flash does not yet, and erasing holds up one die. What is beyond \
+         that is this machine's: the row below the gap says how long the two processes were ready to run and had no \
+         processor in the two tenths of a second around it, both together."
+            .to_owned(),
+    );
     items.extend(outcomes.first().map(|o| format!("Completed data lies in the shared region: it {}.", o.survival)));
     if profile.persistence.pmr_persistent {
         items.push("The profile declares that region persistent, as the paper's hardware does: flush does not wait for the media.".to_owned());
