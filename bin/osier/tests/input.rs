@@ -214,7 +214,7 @@ fn what_an_actor_logs_is_said_with_its_name() {
         "d",
         "--no-model-timing",
         "--requests",
-        "300",
+        "3000",
         "--groups",
         "8",
         "--depth",
@@ -222,10 +222,12 @@ fn what_an_actor_logs_is_said_with_its_name() {
         "--reads-permille",
         "0",
     ];
+    let begun = std::time::Instant::now();
     let out = home.osier(&soak);
+    // Two domains, 64 a second each.
+    let most = 2 * 64 * (begun.elapsed().as_secs() + 2);
     let said = String::from_utf8_lossy(&out.stderr);
     let lines = said.lines().filter(|line| line.contains("a word of its own")).count();
     assert!(out.status.success() && said.contains("main/0:") && said.contains("talks"), "{said}");
-    // Far fewer than there were calls.
-    assert!((1..=150).contains(&lines), "{lines}: {said}");
+    assert!((1..=most).contains(&(lines as u64)), "{lines} lines, {most} at most");
 }

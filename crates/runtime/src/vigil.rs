@@ -10,7 +10,7 @@ use osier_domain::Nanos;
 /// How long both domains have to be idle with requests in flight.
 pub const PATIENCE_NS: u64 = 5_000_000_000;
 /// How old the device's word may be: a process that is stopped or starved is not idle.
-const FRESH_NS: u64 = 500_000_000;
+const FRESH_NS: u64 = 2_000_000_000;
 
 /// What is seen at one look.
 #[derive(Debug, Clone, Copy)]
@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn whoever_works_or_waits_has_lost_nothing() {
         // Once in four seconds something is seen to happen, or never anything else.
-        let once = |now: u64| now % 4_000_000_000 == 0;
+        let once = |now: u64| now.is_multiple_of(4_000_000_000);
         assert_eq!(first(|now| Look { inflight: 0, ..quiet(now) }), None);
         assert_eq!(first(|now| Look { host_is_idle: !once(now), ..quiet(now) }), None);
         assert_eq!(first(|now| Look { device_idle_at: Nanos(if once(now) { 0 } else { now }), ..quiet(now) }), None);
