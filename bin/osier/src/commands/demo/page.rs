@@ -100,10 +100,9 @@ fn assumptions(args: &DemoArgs, profile: &Profile, outcomes: &[Outcome]) -> Vec<
             .to_owned(),
     ];
     items.push(
-        "The longest gap between completions is one of real time. In the model a completion follows the one before within \
-         milliseconds: the write buffer takes what the flash does not yet, and erasing holds up one die. What is beyond \
-         that is this machine's: the row below the gap says how long the two processes were ready to run and had no \
-         processor in the two tenths of a second around it, both together."
+        "The longest gap between completions is one of real time. The row below it says how long the two processes, both \
+         together, were ready to run and had no processor in the two tenths of a second around it. Where that comes near \
+         the gap, the machine had given its processors to others; what is left is the model's and the disk's."
             .to_owned(),
     );
     items.extend(outcomes.first().map(|o| format!("Completed data lies in the shared region: it {}.", o.survival)));
