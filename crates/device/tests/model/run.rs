@@ -119,13 +119,13 @@ pub fn drawn(random: &mut Random) -> Option<ModelConfig> {
     Some(config)
 }
 
-/// What is known of each page without any model of time: whether it must have been dirty, and when.
+/// What is known from outside.
 #[derive(Default)]
 struct Known {
-    /// Commands under way: what, first page, last page.
+    /// Commands under way.
     under_way: BTreeMap<u64, Command>,
-    /// Pages that were stored to and not written below as far as one can tell from outside.
-    ended: u64,
+    /// Programs that had been asked for when a flush came.
+    flushes: BTreeMap<u64, u64>,
 }
 
 /// Runs what a seed draws; says what does not hold.
@@ -164,10 +164,19 @@ pub fn check_run(seed: u64, bug: Option<Bug>) -> Result<ModelStats, String> {
             model.poll(Nanos(now), &mut ended);
         }
         known.under_way.insert(id, command);
-        model.poll(Nanos(now), &mut ended);
-        check_ended(&config, &mut known, &mut ended)?;
+        if op == Op::Flush {
+            known.flushes.insert(id, programs(&model.stats()));
+        }
+        // Step by step, so that each end is looked at when it happens.
+        while let Some(at) = model.next_event().filter(|at| at.0 <= now) {
+            model.poll(at, &mut ended);
+            check_flushed(&model, &config, &known, &ended)?;
+        }
     }
-    finish(&mut model, &mut ended);
+    while let Some(at) = model.next_event() {
+        model.poll(at, &mut ended);
+        check_flushed(&model, &config, &known, &ended)?;
+    }
     now = ended.iter().map(|end| end.at.0).max().unwrap_or(now).max(now);
     check_ended(&config, &mut known, &mut ended)?;
     if !known.under_way.is_empty() {
@@ -176,10 +185,27 @@ pub fn check_run(seed: u64, bug: Option<Bug>) -> Result<ModelStats, String> {
     check_end(&mut model, &config, now)
 }
 
+/// Programs that were asked for.
+fn programs(stats: &ModelStats) -> u64 {
+    let counts = &stats.counts;
+    counts.pages_drained + counts.pages_written + counts.pages_flushed + counts.pages_compacted
+}
+
+/// When a flush ends, the flash has every program that had been asked for when it came.
+fn check_flushed(model: &Model, config: &ModelConfig, known: &Known, ended: &[Completed]) -> Result<(), String> {
+    let asked = ended.last().and_then(|end| known.flushes.get(&end.id));
+    let survives = config.cache.as_ref().is_some_and(|cache| cache.survives_power_loss);
+    let Some(asked) = asked.filter(|_| !survives) else { return Ok(()) };
+    let taken = model.stats().flash.units_written;
+    if taken < *asked {
+        return Err(format!("a flush ended with {taken} of {asked} programs in the flash"));
+    }
+    Ok(())
+}
+
 fn check_ended(config: &ModelConfig, known: &mut Known, ended: &mut Vec<Completed>) -> Result<(), String> {
     for end in ended.drain(..) {
         let Some(command) = known.under_way.remove(&end.id) else { return Err(format!("{} ended twice", end.id)) };
-        known.ended += 1;
         let latency = end.at.0 - end.arrived.0;
         if end.causes.total() != latency {
             return Err(format!(
@@ -213,10 +239,6 @@ fn check_ended(config: &ModelConfig, known: &mut Known, ended: &mut Vec<Complete
 
 /// What all that was counted says together, and that a flush leaves nothing to write.
 fn check_end(model: &mut Model, config: &ModelConfig, now: u64) -> Result<ModelStats, String> {
-    let programs = |stats: &ModelStats| {
-        let counts = &stats.counts;
-        counts.pages_drained + counts.pages_written + counts.pages_flushed + counts.pages_compacted
-    };
     let stats = model.stats();
     let (written, map) = (stats.flash.units_written, stats.flash.map_units_written);
     if written != programs(&stats) {
