@@ -1,6 +1,7 @@
 //! What is going to happen, in order.
 
 use std::collections::VecDeque;
+use std::hint::select_unpredictable;
 
 /// What happens to a command or to a fill, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,14 +106,17 @@ impl Agenda {
             None => (self.heap.pop(), self.heap.first()),
         };
         self.first[index] = next;
-        self.least = (self.first[0], 0);
-        for index in 1..=LANES {
-            if self.first[index] < self.least.0 {
-                self.least = (self.first[index], index);
-            }
-        }
+        let [a, b, c, d, e, f] = self.first;
+        self.least = earlier(earlier(earlier((a, 0), (b, 1)), earlier((c, 2), (d, 3))), earlier((e, 4), (f, 5)));
         taken.map(|(_, event)| event)
     }
+}
+
+/// The earlier of two keys, with its place. Which it is cannot be predicted, so that no branch depends on it.
+#[inline]
+fn earlier(one: (Key, usize), other: (Key, usize)) -> (Key, usize) {
+    let is_other = other.0 < one.0;
+    (select_unpredictable(is_other, other.0, one.0), select_unpredictable(is_other, other.1, one.1))
 }
 
 /// Children of a node of the heap: half as many levels as with two, and those of one node lie together.
@@ -152,14 +156,13 @@ impl Heap {
         let mut hole = 0;
         loop {
             let from = hole * CHILDREN + 1;
-            let until = (from + CHILDREN).min(self.nodes.len());
-            let Some(children) = self.nodes.get(from..until) else { break };
-            let (mut least, mut key) = (from, Key::MAX);
-            for (index, child) in children.iter().enumerate() {
-                if child.0 < key {
-                    (least, key) = (from + index, child.0);
+            let (key, least) = match self.nodes.get(from..) {
+                Some([a, b, c, d, ..]) => {
+                    earlier(earlier((a.0, from), (b.0, from + 1)), earlier((c.0, from + 2), (d.0, from + 3)))
                 }
-            }
+                Some(few) => (from..).zip(few).fold((NEVER, from), |least, (at, node)| earlier(least, (node.0, at))),
+                None => break,
+            };
             if last.0 <= key {
                 break;
             }
