@@ -171,8 +171,11 @@ pub trait Env {
     fn deliver(&mut self, request: &Request) -> Result<u32, Status>;
     /// Notes in the request's slot that it failed, so that a recovery does not take it for committed.
     fn note_failure(&mut self, request: &Request);
-    /// An actor has arrived, in the middle of a request or between two.
-    fn adopted(&mut self, _actor: ActorId, _mid_request: bool) {}
+    /// An actor has arrived, in the middle of a request or between two; `awaited` says whether it has something to
+    /// do at once.
+    fn adopted(&mut self, _actor: ActorId, _mid_request: bool, _awaited: bool) {}
+    /// The first chunk of an actor that arrived is about to run.
+    fn first_begins(&mut self, _actor: ActorId) {}
     /// A checkpoint could not be used, and goes back to where it came from.
     fn refused(&mut self, _actor: ActorId, _error: CheckpointError) {}
     /// A named point was passed.
@@ -569,9 +572,9 @@ impl Domain {
                 env.import(actor, &checkpoint.globals);
                 env.at(Step::Rebuilt, Some(actor));
                 if migrate::set_active(env.record(actor), word, self.side) {
-                    env.adopted(actor, checkpoint.current.is_some());
                     env.at(Step::Active, Some(actor));
                     state.arrive(&checkpoint, self.now);
+                    env.adopted(actor, state.current.is_some(), state.current.is_some() || state.has_next());
                 }
             }
             Ok(None) => {}
@@ -670,6 +673,9 @@ impl Domain {
             stream: request.stream,
             sequence: request.sequence,
         };
+        if state.fresh {
+            env.first_begins(actor);
+        }
         env.at(Step::StageBegins, Some(actor));
         let outcome = env.run(&call);
         env.at(Step::StageEnds, Some(actor));

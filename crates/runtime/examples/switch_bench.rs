@@ -226,20 +226,36 @@ fn unpin() -> Result<(), Failure> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// Where the time of a switch goes, for people.
+/// The parts of a migration, one after the other.
+const PARTS: [(&str, fn(&MoveTimes) -> u64); 6] = [
+    ("routed to ready", |m| m.ready.saturating_sub(m.routed)),
+    ("ready to heard", |m| m.heard.saturating_sub(m.ready)),
+    ("heard to active", |m| m.active.saturating_sub(m.heard)),
+    ("active to begun", |m| m.first_begun.saturating_sub(m.active)),
+    ("begun to served", |m| m.first_served.saturating_sub(m.first_begun)),
+    ("whole switch", |m| m.first_served.saturating_sub(m.ready)),
+];
+
+/// Where the time of a switch goes, for people: of all, and of the slowest hundredth by its largest part.
 fn parts(moves: &[MoveTimes]) {
     for to_device in [true, false] {
-        let some: Vec<MoveTimes> = moves.iter().filter(|m| m.to_device == to_device).copied().collect();
+        let mut some: Vec<MoveTimes> = moves.iter().filter(|m| m.to_device == to_device).copied().collect();
         let way = if to_device { "to the device" } else { "to the host" };
-        type Span = (&'static str, fn(&MoveTimes) -> u64);
-        let spans: [Span; 3] = [
-            ("routed to ready", |m| m.ready - m.routed),
-            ("ready to active", |m| m.active.saturating_sub(m.ready)),
-            ("active to served", |m| m.first_served - m.active),
-        ];
-        for (name, span) in spans {
-            let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|q| at(&some, span, q));
+        let awaited = some.iter().filter(|m| m.awaited).count();
+        eprintln!("{way}: a request waited at {awaited} of {} moves", some.len());
+        for (name, part) in PARTS {
+            let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|q| at(&some, part, q));
             eprintln!("{way:>14}, {name:<16}: p50 {p50:>7} ns, p99 {p99:>7} ns, p99.9 {p999:>7} ns");
+        }
+        some.sort_unstable_by_key(|m| m.first_served.saturating_sub(m.ready));
+        let slowest = some.split_off(some.len() - some.len() / 100);
+        for (index, (name, part)) in PARTS[1..5].iter().enumerate() {
+            let blamed = slowest.iter().filter(|m| {
+                let spans = PARTS[1..5].iter().map(|(_, part)| part(m));
+                spans.enumerate().max_by_key(|(_, span)| *span).is_some_and(|(largest, _)| largest == index)
+            });
+            let p50 = at(&slowest, part, 0.5);
+            eprintln!("{way:>14}, slowest 1 %, {name}: p50 {p50} ns, the largest part of {}", blamed.count());
         }
     }
 }

@@ -12,7 +12,7 @@ use osier_domain::{ActorId, Call, Direction, Env, Nanos, Outcome, OwnerRecord, S
 use crate::bootstrap::Crash;
 use crate::client::note_failure;
 use crate::clock;
-use crate::control::{Control, Stamp};
+use crate::control::{Control, FOUND_AWAITED, FOUND_MID_REQUEST, Stamp};
 use crate::record::Record;
 
 /// How often a stage that waits for a device in thermal shutdown looks again.
@@ -70,6 +70,7 @@ impl Machine {
             Step::Routed => Stamp::Routed,
             Step::Drained => Stamp::Drained,
             Step::Ready => Stamp::Ready,
+            Step::DoorbellHeard => Stamp::Heard,
             Step::Active => Stamp::Active,
             Step::FirstServed => Stamp::FirstServed,
             _ => return,
@@ -165,8 +166,13 @@ impl Env for Turn<'_> {
         note_failure(&self.machine.arena, request.descriptor.slot, request.status);
     }
 
-    fn adopted(&mut self, actor: ActorId, mid_request: bool) {
-        self.machine.control.stamp(actor, Stamp::MidRequest, u64::from(mid_request));
+    fn adopted(&mut self, actor: ActorId, mid_request: bool, awaited: bool) {
+        let found = u64::from(mid_request) * FOUND_MID_REQUEST | u64::from(awaited) * FOUND_AWAITED;
+        self.machine.control.stamp(actor, Stamp::Found, found);
+    }
+
+    fn first_begins(&mut self, actor: ActorId) {
+        self.machine.control.stamp(actor, Stamp::FirstBegun, clock::now().0);
     }
 
     fn refused(&mut self, actor: ActorId, error: CheckpointError) {
