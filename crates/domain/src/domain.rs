@@ -359,12 +359,17 @@ impl Domain {
     }
 
     /// Does what can be done now: ends chunks that are due, runs the next one of each actor, at most one
-    /// an actor. Says whether anything was done.
+    /// an actor, up to an actor that leaves. Says whether anything was done.
     pub fn poll(&mut self, now: Nanos, env: &mut impl Env) -> bool {
         let mut progress = false;
         self.now = now;
         for index in 0..self.actors.len() {
+            let departures = self.actors[index].stats.departures;
             progress |= self.advance(now, ActorId(index as u16), env);
+            if self.actors[index].stats.departures > departures {
+                // Nobody serves it until its checkpoint is sent: the others' chunks come behind that.
+                return true;
+            }
         }
         progress
     }

@@ -168,7 +168,6 @@ impl Host {
         if now >= self.next_tick {
             self.tick(now);
         }
-        // Behind all that may begin a move: an actor whose messages wait here is nobody's.
         busy |= self.link.dispatch(&mut self.domain);
         if now >= self.next_progress {
             self.next_progress = Nanos(now.0 + PROGRESS_NS);
@@ -180,13 +179,9 @@ impl Host {
         }
     }
 
-    /// Messages in, at most one chunk of each actor, messages out.
     fn run_domain(&mut self, now: Nanos) -> bool {
         let turn = &mut Turn { machine: &mut self.machine, compute: None };
-        let heard = self.link.deliver(&mut self.domain, turn);
-        let ran = self.domain.poll(now, turn);
-        let sent = self.link.dispatch(&mut self.domain);
-        heard || ran || sent
+        self.link.exchange(now, &mut self.domain, turn)
     }
 
     fn complete(&mut self, now: Nanos) -> bool {
@@ -259,10 +254,14 @@ impl Host {
             Side::Device => {
                 // An actor that is away or on its way already is where it should be, or will be asked again.
                 let _ = self.domain.begin_move(actor, &mut Turn { machine: &mut self.machine, compute: None });
+                // At once: an actor whose messages wait here is nobody's.
+                self.link.dispatch(&mut self.domain);
             }
-            Side::Host => self.link.offer(&Message { kind: Kind::MoveRequest { actor, to } }),
+            Side::Host => {
+                self.link.offer(&Message { kind: Kind::MoveRequest { actor, to } });
+                self.link.ring();
+            }
         }
-        self.link.ring();
     }
 
     /// What the command line asked for.
