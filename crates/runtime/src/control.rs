@@ -97,10 +97,12 @@ pub struct MoveTimes {
     pub mid_request: bool,
     /// The destination had something for it to do when it arrived; else a switch ends when something comes.
     pub awaited: bool,
-    /// The decision.
+    /// The destination slept in the kernel when the checkpoint was ready.
+    pub asleep: bool,
+    /// The host decided.
+    pub decided: u64,
+    /// The source sent what came from then on to the destination.
     pub routed: u64,
-    /// The running chunk had ended.
-    pub drained: u64,
     /// The checkpoint was ready.
     pub ready: u64,
     /// The destination heard of it.
@@ -361,14 +363,26 @@ impl Control {
         self.word(STAMP + 8 * usize::from(actor.0) + part as usize).store(at, Ordering::Release);
     }
 
+    /// When a part of an actor's present migration happened.
+    pub fn stamped(&self, actor: ActorId, part: Stamp) -> u64 {
+        self.get(STAMP + 8 * usize::from(actor.0) + part as usize)
+    }
+
+    /// Notes that the host decided to move an actor, unless it did before and the actor has not arrived since.
+    pub fn decide(&self, actor: ActorId, at: u64) {
+        if self.stamped(actor, Stamp::Decided) <= self.stamped(actor, Stamp::Active) {
+            self.stamp(actor, Stamp::Decided, at);
+        }
+    }
+
     /// The destination served: the migration's times go to the log.
     pub fn log_move(&self, actor: ActorId, to: Side) {
-        let part = |p: Stamp| self.get(STAMP + 8 * usize::from(actor.0) + p as usize);
+        let part = |p: Stamp| self.stamped(actor, p);
         let index = self.word(MOVES_NEXT).fetch_add(1, Ordering::AcqRel) as usize % MOVE_RECORDS;
         let flags = 1 | u64::from(actor.0) << 8 | (to as u64) << 32 | part(Stamp::Found) << 40;
         let words = [
+            part(Stamp::Decided),
             part(Stamp::Routed),
-            part(Stamp::Drained),
             part(Stamp::Ready),
             part(Stamp::Heard),
             part(Stamp::Active),
@@ -402,8 +416,9 @@ impl Control {
             to_device: flags >> 32 & 1 == 1,
             mid_request: flags >> 40 & FOUND_MID_REQUEST != 0,
             awaited: flags >> 40 & FOUND_AWAITED != 0,
-            routed: at(1),
-            drained: at(2),
+            asleep: flags >> 40 & FOUND_ASLEEP != 0,
+            decided: at(1),
+            routed: at(2),
             ready: at(3),
             heard: at(4),
             active: at(5),
@@ -417,15 +432,17 @@ impl Control {
 pub const FOUND_MID_REQUEST: u64 = 1 << 0;
 /// Of [`Stamp::Found`]: it had something to do at once.
 pub const FOUND_AWAITED: u64 = 1 << 1;
+/// Of [`Stamp::Found`]: the destination slept when the checkpoint was ready.
+pub const FOUND_ASLEEP: u64 = 1 << 2;
 
 /// The parts of a migration that are stamped while it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Stamp {
-    /// The decision.
-    Routed = 0,
-    /// The running chunk had ended.
-    Drained = 1,
+    /// The host decided.
+    Decided = 0,
+    /// The source sent what came from then on to the destination.
+    Routed = 1,
     /// The checkpoint was ready.
     Ready = 2,
     /// The destination heard of it.

@@ -427,10 +427,10 @@ impl Firmware {
         }
         let left = Duration::from_nanos(until.0.saturating_sub(now.0)).min(IDLE_MAX);
         if !left.is_zero() && self.under_way.is_none() {
-            let Firmware { waiter, link, sync, syncs, .. } = self;
-            let bell = link.bell().clone();
-            // The worker rings it too.
-            waiter.wait_for(&bell, left, || (link.has_message() || !syncs.is_empty() && sync.has_done()).then_some(()));
+            let Firmware { machine, waiter, link, sync, syncs, .. } = self;
+            // The worker rings the bell too.
+            let look = || link.has_message() || !syncs.is_empty() && sync.has_done();
+            machine.wait(waiter, link.bell(), left, look);
         }
     }
 

@@ -219,9 +219,8 @@ impl Host {
         let until = events.into_iter().flatten().fold(self.next_tick, Nanos::min);
         let left = Duration::from_nanos(until.0.saturating_sub(now.0)).min(IDLE_MAX);
         if !left.is_zero() {
-            let Host { waiter, link, .. } = self;
-            let bell = link.bell().clone();
-            waiter.wait_for(&bell, left, || link.has_message().then_some(()));
+            let Host { machine, waiter, link, .. } = self;
+            machine.wait(waiter, link.bell(), left, || link.has_message());
         }
     }
 
@@ -250,6 +249,7 @@ impl Host {
 
     /// Gives an actor to `to`, or asks the device to.
     fn move_actor(&mut self, actor: ActorId, to: Side) {
+        self.control().decide(actor, clock::now().0);
         match to {
             Side::Device => {
                 // An actor that is away or on its way already is where it should be, or will be asked again.

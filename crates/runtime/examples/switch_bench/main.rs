@@ -2,37 +2,39 @@
 //!
 //! The program starts itself as the two domains. The load is made inside the host's thread; model timing is off and
 //! the media are memory, so that what is measured is the mechanism. A switch is from the checkpoint's `ready` to the
-//! end of the first chunk at the destination; a decision's time is until then from the moment that the move was
-//! begun. The peer of the last percentile is a bare ping-pong over one cache line, in the same run.
+//! end of the first chunk at the destination. An actor that arrives where nothing waits for it has nothing to serve:
+//! its time is that of the load, so the bars are for the moves that found something waiting; how many those were of
+//! all is a figure too, and so is the same percentile of all. A decision's time is from the host's decision to the
+//! end of the first chunk at the destination.
+//!
+//! The peer of the last percentile is a bare ping-pong over one cache line, in the same run. What the machine adds
+//! to anything that takes as long stands beside the figures: see `bare`.
+
+mod bare;
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
-use std::sync::atomic::Ordering;
+use std::process::ExitCode;
 
 use osier_device::Profile;
 use osier_image::MediaSpec;
-use osier_pmr::{Backing, ObjectKind, Region};
 use osier_runtime::bootstrap::{Event, Forced, Job, JobReport, Options};
-use osier_runtime::clock;
 use osier_runtime::control::MoveTimes;
 use osier_runtime::create::{CreateSpec, DEFAULT_PIPELINE, create, current_tag};
 use osier_runtime::workload::SoakSpec;
 use osier_runtime::{Session, SessionSpec, Watch, domain_main};
-use rustix::thread::{CpuSet, sched_setaffinity};
 
 type Failure = Box<dyn std::error::Error>;
 
 /// Migrations of one measurement: enough for a 99.9th percentile.
-const MOVES: u64 = 10_000;
-/// Round trips of the ping-pong.
-const ROUNDS: u64 = 1_000_000;
+const MOVES: u64 = 16_000;
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let result = match arguments.first().and_then(|a| a.to_str()) {
         Some("domain") => domain_main(&mut std::io::stdin().lock(), &mut std::io::stdout()).map_err(Failure::from),
-        Some("echo") => echo(Path::new(arguments.get(1).map_or(OsStr::new(""), OsString::as_os_str))),
+        Some("echo") => bare::echo(path(&arguments)),
+        Some("sleeper") => bare::sleeper(path(&arguments)),
         Some("compile-module") => return osier_actor::compile_main(&arguments[1..]),
         _ => measure(),
     };
@@ -43,6 +45,10 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn path(arguments: &[OsString]) -> &Path {
+    Path::new(arguments.get(1).map_or(OsStr::new(""), OsString::as_os_str))
 }
 
 fn pipeline(actor: &str) -> String {
@@ -57,37 +63,90 @@ fn measure() -> Result<(), Failure> {
     let memory = Path::new("/dev/shm");
     let home = if memory.is_dir() { tempfile::tempdir_in(memory)? } else { tempfile::tempdir()? };
     let bench = Bench { home: home.path(), program: std::env::current_exe()? };
-    let echo = ping_pong(&bench)?;
-    let (moves, _) = bench.run(&Case { actor: "crc32c", ..Case::default() })?;
-    let switch = |m: &MoveTimes| m.first_served.saturating_sub(m.ready);
-    line("switch polling p50", at(&moves, switch, 0.5), Some(5_000), None);
-    line("switch polling p99", at(&moves, switch, 0.99), Some(20_000), None);
-    line("switch polling p99.9", at(&moves, switch, 0.999), Some(2 * echo + 10_000), Some(echo));
+    let machine = bare::measure(bench.home, &bench.program)?;
+    switches(&bench, &machine)?;
+    sleepers(&bench, &machine)?;
+    pauses(&bench, &machine)?;
+    mid_requests(&bench)
+}
+
+/// Both sides polling.
+fn switches(bench: &Bench, machine: &bare::Bare) -> Result<(), Failure> {
+    let (all, _) = bench.run(&Case { actor: "crc32c", ..Case::default() })?;
+    let moves = awaited("switch polling", &all);
+    percentile("switch polling p50", &moves, switch, 0.5, 5_000);
+    percentile("switch polling p99", &moves, switch, 0.99, 20_000);
+    percentile("switch polling p99.9", &moves, switch, 0.999, 2 * machine.ping_pong_ns + 10_000);
+    line("bare ping-pong p99.9", machine.ping_pong_ns, None);
+    line("switch polling p99, whatever waited", at(&all, switch, 0.99), None);
+    spell(machine.spells[0]);
     parts(&moves);
-    let (moves, _) = bench.run(&Case { actor: "crc32c", media: MediaSpec::File, ..Case::default() })?;
-    line("switch polling p99, media in a file", at(&moves, switch, 0.99), None, None);
+    let (all, _) = bench.run(&Case { actor: "crc32c", media: MediaSpec::File, ..Case::default() })?;
+    let moves = awaited("switch polling, media in a file", &all);
+    line("switch polling p99, media in a file", at(&moves, switch, 0.99), None);
+    Ok(())
+}
+
+/// A destination that sleeps when it is idle, and did.
+fn sleepers(bench: &Bench, machine: &bare::Bare) -> Result<(), Failure> {
     for (waits, to_device, name) in [
-        (["poll", "futex"], true, "switch to a device that sleeps when idle, p99"),
-        (["futex", "poll"], false, "switch to a host that sleeps when idle, p99"),
+        (["poll", "futex"], true, "switch to a sleeping device"),
+        (["futex", "poll"], false, "switch to a sleeping host"),
     ] {
-        let (mut moves, _) = bench.run(&Case { actor: "crc32c", waits, ..Case::default() })?;
-        moves.retain(|m| m.to_device == to_device);
-        line(name, at(&moves, switch, 0.99), Some(50_000), None);
+        let (mut all, _) = bench.run(&Case { actor: "crc32c", waits, ..Case::default() })?;
+        all.retain(|m| m.to_device == to_device);
+        let asleep: Vec<MoveTimes> = all.iter().filter(|m| m.asleep).copied().collect();
+        count(&format!("{name}, found asleep"), asleep.len(), all.len());
+        let moves = awaited(name, &asleep);
+        percentile(&format!("{name} p99"), &moves, switch, 0.99, 50_000);
+        parts(&moves);
     }
-    let pause = |report: JobReport| {
+    line("wake of a bare sleeper p50", machine.wake_ns[0], None);
+    line("wake of a bare sleeper p99", machine.wake_ns[1], None);
+    Ok(())
+}
+
+fn pauses(bench: &Bench, machine: &bare::Bare) -> Result<(), Failure> {
+    let cases =
+        [(false, "pause of a stream, depth 8, 4 KiB"), (true, "pause of a stream, depth 8, 4 KiB, device throttled")];
+    for (throttled, name) in cases {
+        let (_, report) = bench.run(&Case { throttled, ..Case::default() })?;
         let mut pauses = report.pauses_ns;
         pauses.sort_unstable();
-        share(&pauses, 0.99)
-    };
-    let (_, report) = bench.run(&Case::default())?;
-    line("pause of a stream, depth 8, 4 KiB, p99", pause(report), Some(150_000), None);
-    let (_, report) = bench.run(&Case { throttled: true, ..Case::default() })?;
-    line("pause of a stream, depth 8, 4 KiB, device throttled, p99", pause(report), Some(150_000), None);
-    let (mut moves, _) = bench.run(&Case { blocks: 16, ..Case::default() })?;
-    moves.retain(|m| m.mid_request);
-    let decided = at(&moves, |m| m.first_served - m.routed, 0.99);
-    line("mid-request, decision to running elsewhere, p99", decided, Some(100_000), None);
+        line(&format!("{name}, p50"), share(&pauses, 0.5), None);
+        line(&format!("{name}, p99"), share(&pauses, 0.99), Some(150_000));
+    }
+    spell(machine.spells[1]);
     Ok(())
+}
+
+fn mid_requests(bench: &Bench) -> Result<(), Failure> {
+    let (all, _) = bench.run(&Case { blocks: 16, ..Case::default() })?;
+    let moves: Vec<MoveTimes> = all.iter().filter(|m| m.mid_request).copied().collect();
+    count("mid-request, moved in the middle of one", moves.len(), all.len());
+    let elsewhere = |m: &MoveTimes| m.first_served.saturating_sub(m.decided);
+    line("mid-request, decision to running elsewhere, p50", at(&moves, elsewhere, 0.5), None);
+    percentile("mid-request, decision to running elsewhere, p99", &moves, elsewhere, 0.99, 100_000);
+    parts(&moves);
+    Ok(())
+}
+
+fn switch(of: &MoveTimes) -> u64 {
+    of.first_served.saturating_sub(of.ready)
+}
+
+/// Those moves that found something waiting.
+fn awaited(name: &str, moves: &[MoveTimes]) -> Vec<MoveTimes> {
+    let awaited: Vec<MoveTimes> = moves.iter().filter(|m| m.awaited).copied().collect();
+    count(&format!("{name}, a request waited"), awaited.len(), moves.len());
+    awaited
+}
+
+/// How long a spell really takes on the bare machine.
+fn spell((spell_ns, [p99, p999]): (u64, [u64; 2])) {
+    let name = format!("bare ping-pong of {} us, begun as often as moves,", spell_ns / 1000);
+    line(&format!("{name} p99"), p99, None);
+    line(&format!("{name} p99.9"), p999, None);
 }
 
 /// What is measured.
@@ -174,66 +233,15 @@ impl Bench<'_> {
     }
 }
 
-/// The 99.9th percentile of a round trip over one cache line between two processes that do nothing else, on the
-/// processors of the domains.
-fn ping_pong(bench: &Bench) -> Result<u64, Failure> {
-    let path = bench.home.join("line");
-    let region = Region::create(&Backing::File(path.clone()), 1 << 20, [0; 16])?;
-    let line = region.allocate("line", ObjectKind::STATISTICS, 4096, 4096)?;
-    let mut peer = Command::new(&bench.program).arg("echo").arg(&path).spawn()?;
-    pin(0)?;
-    let word = line.word64(0);
-    let mut times = Vec::with_capacity(ROUNDS as usize);
-    for round in 0..ROUNDS {
-        let begin = clock::now().0;
-        word.store(2 * round + 1, Ordering::Release);
-        while word.load(Ordering::Acquire) != 2 * round + 2 {
-            std::hint::spin_loop();
-        }
-        times.push(clock::now().0 - begin);
-    }
-    peer.wait()?;
-    unpin()?;
-    // The first rounds wait for the other process to start.
-    let mut times = times.split_off(ROUNDS as usize / 10);
-    times.sort_unstable();
-    Ok(share(&times, 0.999))
-}
-
-/// The other end of [`ping_pong`].
-fn echo(path: &Path) -> Result<(), Failure> {
-    let region = Region::open(path)?;
-    let line = region.find("line")?;
-    pin(1)?;
-    for round in 0..ROUNDS {
-        while line.word64(0).load(Ordering::Acquire) != 2 * round + 1 {
-            std::hint::spin_loop();
-        }
-        line.word64(0).store(2 * round + 2, Ordering::Release);
-    }
-    Ok(())
-}
-
-fn pin(cpu: usize) -> Result<(), Failure> {
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    Ok(sched_setaffinity(None, &set)?)
-}
-
-fn unpin() -> Result<(), Failure> {
-    let mut set = CpuSet::new();
-    (0..std::thread::available_parallelism()?.get().max(2)).for_each(|cpu| set.set(cpu));
-    Ok(sched_setaffinity(None, &set)?)
-}
-
 /// The parts of a migration, one after the other.
-const PARTS: [(&str, fn(&MoveTimes) -> u64); 6] = [
+const PARTS: [(&str, fn(&MoveTimes) -> u64); 7] = [
+    ("decided to routed", |m| m.routed.saturating_sub(m.decided)),
     ("routed to ready", |m| m.ready.saturating_sub(m.routed)),
     ("ready to heard", |m| m.heard.saturating_sub(m.ready)),
     ("heard to active", |m| m.active.saturating_sub(m.heard)),
     ("active to begun", |m| m.first_begun.saturating_sub(m.active)),
     ("begun to served", |m| m.first_served.saturating_sub(m.first_begun)),
-    ("whole switch", |m| m.first_served.saturating_sub(m.ready)),
+    ("whole switch", switch),
 ];
 
 /// Where the time of a switch goes, for people: of all, and of the slowest hundredth by its largest part.
@@ -241,17 +249,15 @@ fn parts(moves: &[MoveTimes]) {
     for to_device in [true, false] {
         let mut some: Vec<MoveTimes> = moves.iter().filter(|m| m.to_device == to_device).copied().collect();
         let way = if to_device { "to the device" } else { "to the host" };
-        let awaited = some.iter().filter(|m| m.awaited).count();
-        eprintln!("{way}: a request waited at {awaited} of {} moves", some.len());
         for (name, part) in PARTS {
             let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|q| at(&some, part, q));
-            eprintln!("{way:>14}, {name:<16}: p50 {p50:>7} ns, p99 {p99:>7} ns, p99.9 {p999:>7} ns");
+            eprintln!("{way:>14}, {name:<17}: p50 {p50:>7} ns, p99 {p99:>7} ns, p99.9 {p999:>7} ns");
         }
-        some.sort_unstable_by_key(|m| m.first_served.saturating_sub(m.ready));
+        some.sort_unstable_by_key(switch);
         let slowest = some.split_off(some.len() - some.len() / 100);
-        for (index, (name, part)) in PARTS[1..5].iter().enumerate() {
+        for (index, (name, part)) in PARTS[2..6].iter().enumerate() {
             let blamed = slowest.iter().filter(|m| {
-                let spans = PARTS[1..5].iter().map(|(_, part)| part(m));
+                let spans = PARTS[2..6].iter().map(|(_, part)| part(m));
                 spans.enumerate().max_by_key(|(_, span)| *span).is_some_and(|(largest, _)| largest == index)
             });
             let p50 = at(&slowest, part, 0.5);
@@ -271,14 +277,30 @@ fn at(moves: &[MoveTimes], of: impl Fn(&MoveTimes) -> u64, quantile: f64) -> u64
     share(&values, quantile)
 }
 
-fn line(name: &str, value_ns: u64, bar_ns: Option<u64>, ping_pong_ns: Option<u64>) {
-    let pass = bar_ns.is_none_or(|bar| value_ns <= bar);
-    println!(
-        "{}",
-        serde_json::json!({
-            "name": name, "value": value_ns, "unit": "ns", "peer": ping_pong_ns.map(|_| "cache-line ping-pong"),
-            "peer_value": ping_pong_ns, "ratio": ping_pong_ns.map(|p| value_ns as f64 / p as f64),
-            "bar": bar_ns, "pass": pass,
-        })
-    );
+/// A percentile with its bar; too few moves to have one are a bar missed.
+fn percentile(name: &str, moves: &[MoveTimes], of: fn(&MoveTimes) -> u64, quantile: f64, bar_ns: u64) {
+    let enough = moves.len() as f64 * (1.0 - quantile) >= 2.0;
+    let value = enough.then(|| at(moves, of, quantile));
+    let note = (!enough).then(|| format!("{} moves are too few for it", moves.len()));
+    figure(serde_json::json!({
+        "name": name, "value": value, "unit": "ns", "bar": bar_ns, "pass": value.is_some_and(|v| v <= bar_ns), "note": note,
+    }));
+}
+
+fn line(name: &str, value_ns: u64, bar_ns: Option<u64>) {
+    let pass = bar_ns.map(|bar| value_ns <= bar);
+    figure(serde_json::json!({ "name": name, "value": value_ns, "unit": "ns", "bar": bar_ns, "pass": pass }));
+}
+
+fn count(name: &str, some: usize, all: usize) {
+    let unit = format!("of {all} moves");
+    figure(serde_json::json!({ "name": name, "value": some, "unit": unit, "bar": null, "pass": null }));
+}
+
+fn figure(mut fields: serde_json::Value) {
+    for key in ["peer", "peer_value", "ratio"] {
+        // Indexing makes the key where there is none.
+        let _ = &mut fields[key];
+    }
+    println!("{fields}");
 }
