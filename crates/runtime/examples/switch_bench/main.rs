@@ -87,13 +87,13 @@ fn switches(bench: &Bench, machine: &bare::Bare) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A destination that sleeps when it is idle, and did.
+/// A destination that sleeps when it is idle, and did. A device is idle only while nothing is under way there.
 fn sleepers(bench: &Bench, machine: &bare::Bare) -> Result<(), Failure> {
-    for (waits, to_device, name) in [
-        (["poll", "futex"], true, "switch to a sleeping device"),
-        (["futex", "poll"], false, "switch to a sleeping host"),
+    for (waits, depth, to_device, name) in [
+        (["poll", "futex"], 1, true, "switch to a sleeping device"),
+        (["futex", "poll"], 8, false, "switch to a sleeping host"),
     ] {
-        let (mut all, _) = bench.run(&Case { actor: "crc32c", waits, ..Case::default() })?;
+        let (mut all, _) = bench.run(&Case { actor: "crc32c", waits, depth, ..Case::default() })?;
         all.retain(|m| m.to_device == to_device);
         let asleep: Vec<MoveTimes> = all.iter().filter(|m| m.asleep).copied().collect();
         count(&format!("{name}, found asleep"), asleep.len(), all.len());
@@ -154,6 +154,8 @@ struct Case {
     actor: &'static str,
     /// How host and device wait.
     waits: [&'static str; 2],
+    /// Requests in flight.
+    depth: usize,
     /// Blocks a request.
     blocks: u32,
     media: MediaSpec,
@@ -163,7 +165,7 @@ struct Case {
 
 impl Default for Case {
     fn default() -> Case {
-        Case { actor: "lz4", waits: ["poll"; 2], blocks: 1, media: MediaSpec::Memory, throttled: false }
+        Case { actor: "lz4", waits: ["poll"; 2], depth: 8, blocks: 1, media: MediaSpec::Memory, throttled: false }
     }
 }
 
@@ -199,7 +201,7 @@ impl Bench<'_> {
         let job = Job::Soak(SoakSpec {
             seed: 1,
             requests: 10_000,
-            depth: 8,
+            depth: case.depth,
             request_blocks: case.blocks,
             groups: 256,
             reads_permille: 0,
@@ -248,6 +250,9 @@ const PARTS: [(&str, fn(&MoveTimes) -> u64); 7] = [
 fn parts(moves: &[MoveTimes]) {
     for to_device in [true, false] {
         let mut some: Vec<MoveTimes> = moves.iter().filter(|m| m.to_device == to_device).copied().collect();
+        if some.is_empty() {
+            continue;
+        }
         let way = if to_device { "to the device" } else { "to the host" };
         for (name, part) in PARTS {
             let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|q| at(&some, part, q));
