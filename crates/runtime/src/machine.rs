@@ -199,9 +199,8 @@ impl Env for Turn<'_> {
     fn adopted(&mut self, actor: ActorId, mid_request: bool, awaited: bool) {
         let machine = &*self.machine;
         let asleep = machine.slept.contains(&machine.control.stamped(actor, Stamp::Ready));
-        let found = u64::from(mid_request) * FOUND_MID_REQUEST
-            | u64::from(awaited) * FOUND_AWAITED
-            | u64::from(asleep) * FOUND_ASLEEP;
+        let bits = [(mid_request, FOUND_MID_REQUEST), (awaited, FOUND_AWAITED), (asleep, FOUND_ASLEEP)];
+        let found = bits.iter().filter(|(holds, _)| *holds).fold(0, |found, (_, bit)| found | bit);
         machine.control.stamp(actor, Stamp::Found, found);
     }
 

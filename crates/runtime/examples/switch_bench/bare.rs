@@ -17,6 +17,9 @@ const ROUNDS: u64 = 1_000_000;
 /// Spells of the machine that are measured, and the time between two of them: as many as moves, and as often.
 const SPELLS: u64 = 10_000;
 const SPELL_EVERY_NS: u64 = 100_000;
+/// For how long gaps are counted, and from what length on.
+const GAPS_SECONDS: u64 = 2;
+const GAP_NS: u64 = 5_000;
 /// Wakes of a sleeper, and how long it is left to sleep before each.
 const WAKES: u64 = 5_000;
 const SLEEP_NS: u64 = 100_000;
@@ -36,6 +39,9 @@ pub struct Bare {
     pub ping_pong_ns: u64,
     /// How long a ping-pong of 5, and of 50, microseconds really takes, begun as often as moves are: p99 and p99.9.
     pub spells: [(u64, [u64; 2]); 2],
+    /// How often a second the machine takes the processor from a loop that does nothing but read the clock, for 5
+    /// microseconds and more.
+    pub gaps_per_second: u64,
     /// From the ring to the first instruction of a process that slept: p50 and p99.
     pub wake_ns: [u64; 2],
 }
@@ -53,9 +59,10 @@ pub fn measure(home: &Path, program: &Path) -> Result<Bare, Failure> {
     let spells = [5_000, 50_000].map(|spell_ns| (spell_ns, spells(&mut game, spell_ns)));
     game.ball.store(END, Ordering::Release);
     echo.wait()?;
+    let gaps_per_second = gaps();
     let wake_ns = wakes(&shared, peer("sleeper")?)?;
     unpin()?;
-    Ok(Bare { ping_pong_ns, spells, wake_ns })
+    Ok(Bare { ping_pong_ns, spells, gaps_per_second, wake_ns })
 }
 
 struct PingPong<'a> {
@@ -98,6 +105,17 @@ fn spells(game: &mut PingPong, spell_ns: u64) -> [u64; 2] {
     let mut times: Vec<u64> = times.collect();
     times.sort_unstable();
     [0.99, 0.999].map(|part| share(&times, part))
+}
+
+fn gaps() -> u64 {
+    let begin = clock::now().0;
+    let (mut before, mut gaps) = (begin, 0);
+    while before < begin + GAPS_SECONDS * 1_000_000_000 {
+        let now = clock::now().0;
+        gaps += u64::from(now - before >= GAP_NS);
+        before = now;
+    }
+    gaps / GAPS_SECONDS
 }
 
 fn wakes(shared: &Object, mut sleeper: Child) -> Result<[u64; 2], Failure> {
