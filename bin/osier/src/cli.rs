@@ -71,6 +71,9 @@ pub enum Command {
     /// Examine, convert and make traces of requests
     #[command(subcommand)]
     Trace(commands::trace::TraceCommand),
+    /// Try eviction policies of the DRAM cache on traces
+    #[command(subcommand)]
+    Cache(commands::cache::CacheCommand),
     /// Check a device under random traffic, forced migrations and planned deaths
     Soak(commands::soak::SoakArgs),
     /// Run one domain; started by the supervisor

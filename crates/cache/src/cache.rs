@@ -27,6 +27,7 @@ mod audit;
 mod commands;
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use crate::config::{CacheConfig, SetIndex, WriteMode};
 use crate::error::ConfigError;
@@ -117,6 +118,27 @@ pub struct Evicted {
     pub is_dirty: bool,
 }
 
+/// Where the newest bytes of a page are, as far as the cache knows; the write log aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// Below the cache.
+    Absent,
+    /// In this frame.
+    Resident {
+        /// The frame.
+        frame: u32,
+        /// Whether they are newer than those below.
+        is_dirty: bool,
+    },
+    /// On their way into this frame.
+    Filling {
+        /// The frame.
+        frame: u32,
+    },
+    /// They left dirty, and are still in the frame that they left.
+    Draining,
+}
+
 /// What came of a prefetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prefetched {
@@ -135,6 +157,16 @@ pub struct PolicyFault {
     pub set: u32,
     /// What it named; nothing if it named none although it has frames.
     pub named: Option<u32>,
+}
+
+impl fmt::Display for PolicyFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let PolicyFault { set, named } = self;
+        match named {
+            Some(frame) => write!(f, "it named frame {frame} as the victim of set {set}, where it has no such frame"),
+            None => write!(f, "it named no victim of set {set}, where it has frames"),
+        }
+    }
 }
 
 /// What is kept of a set.
@@ -275,6 +307,14 @@ impl<P: Eviction> Cache<P> {
         self.last_fault
     }
 
+    /// Why results are no longer those of the policy: it failed, or named a wrong victim. Whoever drives the cache
+    /// ends the run with this, for what comes out of it is not what was asked for.
+    #[must_use]
+    pub fn policy_failure(&self) -> Option<String> {
+        let failure = self.policy.failure().map(str::to_owned);
+        failure.or_else(|| self.last_fault.map(|fault| fault.to_string()))
+    }
+
     /// What the prefetcher wants after the latest request, soonest first. Nothing is brought in until
     /// [`Cache::prefetch`] is called; the caller leaves out pages beyond the device's end.
     #[must_use]
@@ -286,6 +326,19 @@ impl<P: Eviction> Cache<P> {
     #[must_use]
     pub fn resident(&self, page: u64) -> Option<u32> {
         self.find(page).filter(|frame| self.flags[*frame as usize].state() == State::Resident)
+    }
+
+    /// Where a page's newest bytes are, for whoever goes around the cache; no request.
+    #[must_use]
+    pub fn presence(&self, page: u64) -> Presence {
+        match self.find(page).map(|frame| (frame, self.flags[frame as usize])) {
+            Some((frame, flags)) if flags.state() == State::Resident => {
+                Presence::Resident { frame, is_dirty: flags.has(Flags::DIRTY) }
+            }
+            Some((frame, _)) => Presence::Filling { frame },
+            None if !self.draining.is_empty() && self.draining.contains_key(&page) => Presence::Draining,
+            None => Presence::Absent,
+        }
     }
 
     /// Resident pages whose bytes are newer than those below, with their frames: what a flush has to write.
@@ -528,7 +581,8 @@ impl<P: Eviction> Cache<P> {
     #[cold]
     fn overrule(&mut self, set: u32, named: Option<u32>) -> u32 {
         self.stats.policy_faults += 1;
-        self.last_fault = Some(PolicyFault { set, named });
+        let fault = PolicyFault { set, named };
+        self.last_fault = Some(fault);
         let Shape { ways, .. } = self.shape;
         let first = set * ways;
         let mut round = (0..ways).map(|step| first + (self.fallback + step) % ways);
@@ -536,6 +590,7 @@ impl<P: Eviction> Cache<P> {
         let frame = ruled.expect("the set has a frame that can leave");
         self.fallback = (frame - first + 1) % ways;
         self.policy.removed(set, frame);
+        self.policy.overruled(&fault);
         frame
     }
 

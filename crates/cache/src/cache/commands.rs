@@ -136,9 +136,10 @@ impl<P: Eviction> Cache<P> {
     }
 
     /// Changes the policy; the pages stay. The new one gets those that the old one had, in the order in which they
-    /// came in; uses and ghosts are forgotten.
+    /// came in; uses and ghosts are forgotten, and what the old one did wrong is no failure of the new one.
     pub fn set_policy(&mut self, policy: P) {
         self.policy = policy;
+        self.last_fault = None;
         let mut ruled: Vec<u32> =
             (0..self.shape.frames()).filter(|frame| self.flags[*frame as usize].has(Flags::RULED)).collect();
         ruled.sort_unstable_by_key(|frame| self.arrived[*frame as usize]);
@@ -173,6 +174,18 @@ impl<P: Eviction> Cache<P> {
         if let Some(log) = &mut self.log {
             log.compacted();
         }
+    }
+
+    /// Forgets the lines that the write log has of a page, because nobody needs them any more; they leave with a
+    /// compaction that has nothing to write. `false` means that the page is being compacted: that has to end first.
+    pub fn forget_logged(&mut self, page: u64) -> bool {
+        if self.compacting == Some(page) {
+            return false;
+        }
+        if let Some(log) = &mut self.log {
+            log.forget(page);
+        }
+        true
     }
 
     /// Lets the half of the write log that takes lines be compacted before it is full, for a flush. `false` means

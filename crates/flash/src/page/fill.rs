@@ -62,8 +62,9 @@ impl PageFtl {
     /// take. Logical units come in shuffled runs that are short enough to stay in the processor's cache, and
     /// the places of each superblock in order, so that a terabyte does not wait for memory at every unit.
     fn fill_as_in_steady_state(&mut self, units: u32, seed: u64) {
-        let count = self.superblocks_usable().min(self.free_count());
         let full = self.sizes.superblock_units;
+        // Where the capacity leaves less than collection would like to keep free, it begins at once.
+        let count = self.superblocks_usable().max(units.div_ceil(full)).min(self.free_count());
         let mut rng = Rng::new(seed);
         // From the oldest to the youngest, so that their lives rise.
         let shares: Vec<u32> = series(u64::from(units), u64::from(full), count).into_iter().rev().collect();

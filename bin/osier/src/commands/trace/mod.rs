@@ -42,11 +42,18 @@ pub enum TraceCommand {
     },
 }
 
-/// How a trace is read.
+/// Which trace, and how it is read.
 #[derive(Debug, Args)]
 pub struct ReadArgs {
     /// The trace, also compressed by gzip or zstd; `-` is standard input
-    trace: String,
+    pub trace: String,
+    #[command(flatten)]
+    pub how: HowArgs,
+}
+
+/// How a trace is read.
+#[derive(Debug, Clone, Args)]
+pub struct HowArgs {
     /// Its format, if it is not to be recognized by its content
     #[arg(long, value_enum)]
     format: Option<FormatArg>,
@@ -178,7 +185,8 @@ fn refuse(cause: impl std::fmt::Display) -> anyhow::Error {
     Failure::new(Exit::BadInput, cause.to_string()).into()
 }
 
-type Bytes = Box<dyn Read>;
+/// The bytes of a trace, wherever they come from.
+pub type Bytes = Box<dyn Read>;
 
 impl ReadArgs {
     /// The trace's name in errors.
@@ -186,7 +194,11 @@ impl ReadArgs {
         if self.trace == STANDARD_INPUT { "standard input" } else { &self.trace }
     }
 
-    fn open(&self) -> Result<(Compression, TraceReader<Bytes>)> {
+    /// Opens it, and says how it is compressed.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or is no trace.
+    pub fn open(&self) -> Result<(Compression, TraceReader<Bytes>)> {
         let failed = |cause: std::io::Error| refuse(format_args!("reading the trace {} failed: {cause}", self.name()));
         let file: Bytes = if self.trace == STANDARD_INPUT {
             Box::new(std::io::stdin())
@@ -195,22 +207,23 @@ impl ReadArgs {
         };
         let (compression, bytes) = unpack(file).map_err(failed)?;
         let options = ReadOptions {
-            strict: self.strict,
-            event: self.event.0,
-            instructions: self.instructions,
-            hashed_objects: self.hashed_objects,
+            strict: self.how.strict,
+            event: self.how.event.0,
+            instructions: self.how.instructions,
+            hashed_objects: self.how.hashed_objects,
             ..ReadOptions::default()
         };
-        let reader = TraceReader::new(bytes, self.format.map(|format| format.0), options);
+        let reader = TraceReader::new(bytes, self.how.format.map(|format| format.0), options);
         Ok((compression, reader.map_err(|error| self.refuse(&error))?))
     }
 
-    fn refuse(&self, error: &dyn std::fmt::Display) -> anyhow::Error {
+    /// An error about this trace.
+    pub fn refuse(&self, error: &dyn std::fmt::Display) -> anyhow::Error {
         refuse(format_args!("{}: {error}", self.name()))
     }
 
     /// Says on standard error which lines were left out.
-    fn warn(&self, reader: &TraceReader<Bytes>) {
+    pub fn warn(&self, reader: &TraceReader<Bytes>) {
         let (counts, unit) = (reader.counts(), reader.format().unit());
         for bad in &counts.shown {
             eprintln!("osier: {}: {unit} {bad}", self.name());
@@ -222,7 +235,10 @@ impl ReadArgs {
 }
 
 /// Everything that a source gives, one after the other. No completion is waited for, so time is that of the arrivals.
-fn each(source: &mut dyn Source, mut take: impl FnMut(&osier_sim::Request) -> Result<()>) -> Result<()> {
+///
+/// # Errors
+/// What the source says, or `take`.
+pub fn each(source: &mut dyn Source, mut take: impl FnMut(&osier_sim::Request) -> Result<()>) -> Result<()> {
     let mut now = Nanos::ZERO;
     while let Some(request) = source.next(now) {
         let request = request.map_err(refuse)?;
