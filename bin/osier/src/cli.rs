@@ -65,6 +65,9 @@ pub enum Command {
     /// Reproduce a published figure
     #[command(subcommand)]
     Exp(commands::exp::ExpCommand),
+    /// Simulate the flash under power cuts, rot and dead dies
+    #[command(subcommand)]
+    Fault(commands::fault::FaultCommand),
     /// Examine, convert and make traces of requests
     #[command(subcommand)]
     Trace(commands::trace::TraceCommand),

@@ -6,6 +6,8 @@
 //! [`torture`] runs both domains on the device core under moves, deaths and power cuts, and checks
 //! every answer.
 //!
+//! [`fault`] runs the flash under power cuts, rot and deaths of dies, against a plain reference.
+//!
 //! [`trace`] reads what others recorded, [`workload`] makes requests of a description; both are a [`Source`].
 //!
 //! Invariants: nothing here reads a clock, a file or the environment; a run depends on its
@@ -13,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod fault;
 mod host;
 mod queue;
 mod request;

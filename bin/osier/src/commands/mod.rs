@@ -6,6 +6,7 @@ pub mod demo;
 pub mod device;
 pub mod domain;
 pub mod exp;
+pub mod fault;
 pub mod sched;
 pub mod serve;
 pub mod soak;
@@ -87,6 +88,7 @@ pub fn run(command: Command, context: &Context) -> anyhow::Result<Exit> {
         Command::Actor(command) => actor::run(&command, context),
         Command::Sched(command) => sched::run(command, context),
         Command::Exp(command) => exp::run(&command, context),
+        Command::Fault(command) => fault::run(&command, context),
         Command::Trace(command) => trace::run(&command, context),
         Command::Cache(command) => cache::run(&command, context),
         Command::Soak(args) => soak::run(&args, context),
