@@ -6,6 +6,8 @@
 //! [`torture`] runs both domains on the device core under moves, deaths and power cuts, and checks
 //! every answer.
 //!
+//! [`run`] drives a device model with a workload or a trace, and reports what it measured.
+//!
 //! [`trace`] reads what others recorded, [`workload`] makes requests of a description; both are a [`Source`].
 //!
 //! Invariants: nothing here reads a clock, a file or the environment; a run depends on its
@@ -17,6 +19,7 @@ mod host;
 mod queue;
 mod request;
 mod rng;
+pub mod run;
 pub mod thermal;
 pub mod torture;
 pub mod trace;
