@@ -1,7 +1,8 @@
 //! What the parts of a device count, as the driver samples it: plain numbers that only grow, so that the difference of
 //! two samples is what happened between them.
 
-use osier_cache::Stats;
+use osier_cache::{LogStats, Stats};
+use osier_device::model::{Counts, ModelStats};
 use osier_flash::page::PageFtlStats;
 use osier_link::{Direction, Kind, Traffic};
 use serde::{Deserialize, Serialize};
@@ -172,6 +173,46 @@ impl FlashCounts {
     }
 }
 
+counts! {
+    /// What happened in the write log, in lines of 64 bytes.
+    LogCounts from LogStats {
+        /// Lines appended.
+        lines,
+        /// Of these, lines that the same half of the log had before.
+        overwritten,
+        /// Pages whose lines were brought to the flash.
+        pages_compacted,
+        /// Lines that went with them.
+        lines_compacted,
+        /// Appends refused because both halves were full.
+        refused,
+    }
+}
+
+counts! {
+    /// What the device did between its parts.
+    ControllerCounts from Counts {
+        /// Pages that left the cache dirty and were programmed.
+        pages_drained,
+        /// Pages programmed for commands: around the cache, or through it at once.
+        pages_written,
+        /// Pages programmed for flushes.
+        pages_flushed,
+        /// Pages programmed from the write log.
+        pages_compacted,
+        /// Dirty pages that were trimmed, and so not programmed.
+        pages_dropped,
+        /// Pages whose bytes were lost because the flash is worn out.
+        pages_lost,
+        /// Prefetches not begun because enough fills were under way.
+        prefetches_dropped,
+        /// Times that a page had to be asked for again.
+        blocked,
+        /// Nanoseconds that the controller worked.
+        controller_busy_ns,
+    }
+}
+
 /// What crossed the link, of one kind in one direction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -219,12 +260,37 @@ pub fn link_counts(traffic: &Traffic, earlier: &Traffic) -> Vec<LinkCount> {
 /// Everything that a device counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Counters {
+    /// Of the parts together.
+    pub controller: ControllerCounts,
     /// Of the cache, if there is one.
-    pub cache: CacheCounts,
+    pub cache: Option<CacheCounts>,
+    /// Of the write log, if there is one.
+    pub log: Option<LogCounts>,
     /// Of the flash.
     pub flash: FlashCounts,
     /// Of the link.
     pub traffic: Traffic,
+    /// Nanoseconds that each direction of the link was taken, in the order of [`Direction::ALL`].
+    pub link_busy_ns: [u64; 2],
+}
+
+impl From<&ModelStats> for Counters {
+    fn from(stats: &ModelStats) -> Self {
+        Counters {
+            controller: (&stats.counts).into(),
+            cache: stats.cache.as_ref().map(Into::into),
+            log: stats.log.as_ref().map(Into::into),
+            flash: (&stats.flash).into(),
+            traffic: stats.link,
+            link_busy_ns: stats.link_busy_ns,
+        }
+    }
+}
+
+/// What a part counted since an earlier sample, if the device has it.
+#[must_use]
+pub fn since<T>(now: Option<T>, earlier: Option<T>, difference: impl Fn(&T, &T) -> T) -> Option<T> {
+    Some(difference(&now?, &earlier?))
 }
 
 /// A share in millionths, rounded down; `None` of nothing.

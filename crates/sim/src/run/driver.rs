@@ -2,9 +2,9 @@
 
 use std::ops::ControlFlow;
 
-use osier_device::model::{Command, Completed, Met, Op, Outcome};
+use osier_device::model::{Command, Completed, Met, Model, Op, Outcome, Refused};
 
-use super::counters::Counters;
+use super::counters::{CacheCounts, Counters, since};
 use super::lanes::{Lanes, Waiting};
 use super::latency::{CAUSES, Latencies, Sample, parts_of};
 use super::series::{Point, Series};
@@ -18,8 +18,11 @@ const STEPS_AT_ONE_TIME_MAX: u64 = 1 << 24;
 
 /// What can be driven: a device model, which takes commands and says when it wants to go on.
 pub trait Target {
-    /// Takes a command, or says that there is no room for it now. Room comes with a completion.
-    fn submit(&mut self, now: Nanos, command: Command) -> bool;
+    /// Takes a command, or says why not.
+    ///
+    /// # Errors
+    /// [`Refused::Full`] when there is no room for it now, which comes with a completion; others when it cannot be.
+    fn submit(&mut self, now: Nanos, command: Command) -> Result<(), Refused>;
 
     /// Does what is due, and gives the commands that have completed.
     fn poll(&mut self, now: Nanos, done: &mut Vec<Completed>);
@@ -35,6 +38,32 @@ pub trait Target {
 
     /// Nanoseconds of work that each channel was given so far.
     fn channel_busy_ns(&self, into: &mut Vec<u64>);
+}
+
+impl Target for Model {
+    fn submit(&mut self, now: Nanos, command: Command) -> Result<(), Refused> {
+        Model::submit(self, now, command)
+    }
+
+    fn poll(&mut self, now: Nanos, done: &mut Vec<Completed>) {
+        Model::poll(self, now, done);
+    }
+
+    fn next_event(&self) -> Option<Nanos> {
+        Model::next_event(self)
+    }
+
+    fn counters(&self) -> Counters {
+        (&self.stats()).into()
+    }
+
+    fn die_busy_ns(&self, into: &mut Vec<u64>) {
+        into.extend(Model::die_busy_ns(self));
+    }
+
+    fn channel_busy_ns(&self, into: &mut Vec<u64>) {
+        into.extend(Model::channel_busy_ns(self));
+    }
 }
 
 /// What is done and not counted before the measuring begins.
@@ -128,6 +157,14 @@ pub enum DriveError {
     Stopped {
         /// Requests submitted by then.
         submitted: u64,
+    },
+    /// A request that the device does not take, now or later.
+    #[error("request {number} is refused: {why}")]
+    Refused {
+        /// Its number, from 1.
+        number: u64,
+        /// Why.
+        why: Refused,
     },
     /// Nothing to count.
     #[error(
@@ -295,11 +332,14 @@ impl<T: Target + ?Sized> Driver<'_, T> {
                 self.lanes.close();
                 break;
             }
-            if !self.submit(&waiting) {
-                self.is_full = true;
-                break;
+            match self.submit(&waiting) {
+                Ok(()) => self.lanes.submitted()?,
+                Err(Refused::Full { .. }) => {
+                    self.is_full = true;
+                    break;
+                }
+                Err(why) => return Err(DriveError::Refused { number: self.submitted + 1, why }),
             }
-            self.lanes.submitted()?;
         }
         Ok(())
     }
@@ -321,7 +361,7 @@ impl<T: Target + ?Sized> Driver<'_, T> {
         self.limits.duration_ns.is_some_and(over).then_some(End::Duration)
     }
 
-    fn submit(&mut self, waiting: &Waiting) -> bool {
+    fn submit(&mut self, waiting: &Waiting) -> Result<(), Refused> {
         let Waiting { request, lane, .. } = *waiting;
         let counted = self.is_counted(&request);
         if counted && self.measuring.is_none() {
@@ -331,16 +371,14 @@ impl<T: Target + ?Sized> Driver<'_, T> {
         let entry = UnderWay { number, request, lane, submitted: self.now, counted };
         let place = self.free.last().map_or(self.under_way.len(), |place| *place as usize);
         let Request { address, bytes, tenant, op, .. } = request;
-        if !self.target.submit(self.now, Command { id: place as u64, op, address, bytes, tenant }) {
-            return false;
-        }
+        self.target.submit(self.now, Command { id: place as u64, op, address, bytes, tenant })?;
         match self.free.pop() {
             Some(_) => self.under_way[place] = entry,
             None => self.under_way.push(entry),
         }
         self.submitted = number;
         self.counted += u64::from(counted);
-        true
+        Ok(())
     }
 
     fn begin_measuring(&mut self) {
@@ -459,7 +497,7 @@ impl Measuring {
         let mut busy = Vec::with_capacity(self.die_busy_ns.len());
         target.die_busy_ns(&mut busy);
         let mut point = std::mem::take(&mut self.point);
-        point.cache = counters.cache.since(&self.counters.cache);
+        point.cache = since(counters.cache, self.counters.cache, CacheCounts::since).unwrap_or_default();
         point.flash = counters.flash.since(&self.counters.flash);
         point.die_busy_ns = busy.iter().zip(&self.die_busy_ns).map(|(now, before)| now - before).collect();
         for (sum, busy) in self.measured.die_busy_ns.iter_mut().zip(&point.die_busy_ns) {

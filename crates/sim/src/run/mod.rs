@@ -16,8 +16,10 @@ pub mod histogram;
 mod json;
 mod lanes;
 pub mod latency;
+mod present;
 pub mod report;
 pub mod series;
+mod simulate;
 
 #[cfg(test)]
 mod tests;
@@ -27,3 +29,4 @@ pub use histogram::Histogram;
 pub use latency::Latencies;
 pub use report::RunReport;
 pub use series::Series;
+pub use simulate::{Load, Options, Precondition, SimulateError, simulate, simulate_on};

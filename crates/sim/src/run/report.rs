@@ -6,9 +6,12 @@
 use std::collections::BTreeMap;
 
 use osier_device::model::{Op, Outcome};
+use osier_flash::page::PageFtlStats;
 use serde::{Deserialize, Serialize};
 
-use super::counters::{CacheCounts, Counters, FlashCounts, LinkCount, link_counts, per_million};
+use super::counters::{
+    CacheCounts, ControllerCounts, Counters, FlashCounts, LinkCount, LogCounts, link_counts, per_million, since,
+};
 use super::driver::{End, Measured, OUTCOMES};
 use super::histogram::Histogram;
 use super::latency::{CAUSES, Group, METS, Tail, cause_names, met_name};
@@ -34,6 +37,8 @@ pub struct RunReport {
     pub run: RunPart,
     /// How long requests took, and why.
     pub latency: LatencyPart,
+    /// What the device did between its parts.
+    pub controller: ControllerCounts,
     /// The DRAM cache; none if the device has none.
     pub cache: Option<CachePart>,
     /// The flash.
@@ -196,6 +201,8 @@ pub struct CachePart {
     pub hit_ppm: Option<u64>,
     /// What happened in it.
     pub counts: CacheCounts,
+    /// What happened in its write log; none if it has none.
+    pub log: Option<LogCounts>,
 }
 
 /// The flash.
@@ -206,6 +213,8 @@ pub struct FlashPart {
     pub waf_ppm: Option<u64>,
     /// What happened on it.
     pub counts: FlashCounts,
+    /// How it is at the end.
+    pub at_end: FlashState,
     /// Erases of each superblock at the end, since it was new.
     pub erases: ErasesPart,
     /// Nanoseconds of work that each die was given, by its number.
@@ -216,6 +225,34 @@ pub struct FlashPart {
     pub channel_busy_ns: Vec<u64>,
     /// The same as a share of the span.
     pub channel_busy_ppm: Vec<u64>,
+}
+
+/// How the flash is at the end of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FlashState {
+    /// Units of 4 KiB that hold data.
+    pub units_valid: u64,
+    /// Superblocks that are free.
+    pub superblocks_free: u64,
+    /// Superblocks that are out of use.
+    pub superblocks_retired: u64,
+    /// Spare blocks that are left.
+    pub spare_blocks: u64,
+    /// Whether writes are refused.
+    pub is_read_only: bool,
+}
+
+impl From<&PageFtlStats> for FlashState {
+    fn from(stats: &PageFtlStats) -> Self {
+        FlashState {
+            units_valid: stats.units_valid,
+            superblocks_free: stats.superblocks_free.into(),
+            superblocks_retired: stats.superblocks_retired.into(),
+            spare_blocks: stats.spare_blocks,
+            is_read_only: stats.is_read_only,
+        }
+    }
 }
 
 /// How often superblocks were erased. A superblock is one block of every plane of every die.
@@ -240,6 +277,10 @@ pub struct LinkPart {
     pub payload_bytes: u64,
     /// Bytes on the wire in both directions.
     pub wire_bytes: u64,
+    /// Of the span, the share in which the way to the device was taken.
+    pub downstream_busy_ppm: u64,
+    /// The same of the way to the host.
+    pub upstream_busy_ppm: u64,
     /// By direction and purpose.
     pub counts: Vec<LinkCount>,
 }
@@ -307,8 +348,8 @@ pub struct Context {
     pub workload: WorkloadPart,
     /// Names of the tenants.
     pub tenants: BTreeMap<u16, String>,
-    /// Whether the device has a cache.
-    pub has_cache: bool,
+    /// How the flash is at the end.
+    pub flash: FlashState,
     /// Erases of each superblock at the end.
     pub erases: Vec<u32>,
 }
@@ -318,14 +359,17 @@ impl RunReport {
     #[must_use]
     pub fn new(measured: &Measured, context: Context) -> RunReport {
         let span_ns = measured.ended.saturating_since(measured.began);
-        let cache = measured.counters_at_end.cache.since(&measured.counters_at_begin.cache);
+        let (begin, end) = (&measured.counters_at_begin, &measured.counters_at_end);
+        let cache = since(end.cache, begin.cache, CacheCounts::since);
+        let log = since(end.log, begin.log, LogCounts::since);
         RunReport {
             version: REPORT_VERSION,
             run: run_part(measured, span_ns),
             latency: latency_part(measured),
-            cache: context.has_cache.then(|| CachePart { hit_ppm: cache.hit_ppm(), counts: cache }),
-            flash: flash_part(measured, span_ns, &context.erases),
-            link: link_part(&measured.counters_at_begin, &measured.counters_at_end),
+            controller: end.controller.since(&begin.controller),
+            cache: cache.map(|counts| CachePart { hit_ppm: counts.hit_ppm(), counts, log }),
+            flash: flash_part(measured, span_ns, &context),
+            link: link_part(begin, end, span_ns),
             tenants: tenant_parts(measured, span_ns, &context.tenants),
             series: series_part(measured),
             device: context.device,
@@ -349,7 +393,9 @@ fn per_second(amount: u64, span_ns: u64) -> u64 {
     u64::try_from(rate).unwrap_or(u64::MAX)
 }
 
-fn outcome_name(outcome: Outcome) -> &'static str {
+/// The name in reports.
+#[must_use]
+pub fn outcome_name(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Ok => "ok",
         Outcome::Uncorrectable => "uncorrectable",
@@ -447,13 +493,14 @@ fn latency_part(measured: &Measured) -> LatencyPart {
     }
 }
 
-fn flash_part(measured: &Measured, span_ns: u64, erases: &[u32]) -> FlashPart {
+fn flash_part(measured: &Measured, span_ns: u64, context: &Context) -> FlashPart {
     let counts = measured.counters_at_end.flash.since(&measured.counters_at_begin.flash);
     let shares = |busy: &[u64]| busy.iter().map(|busy| per_million(*busy, span_ns).unwrap_or(0)).collect();
     FlashPart {
         waf_ppm: counts.waf_ppm(),
         counts,
-        erases: ErasesPart::of(erases),
+        at_end: context.flash,
+        erases: ErasesPart::of(&context.erases),
         die_busy_ppm: shares(&measured.die_busy_ns),
         die_busy_ns: measured.die_busy_ns.clone(),
         channel_busy_ppm: shares(&measured.channel_busy_ns),
@@ -477,11 +524,17 @@ impl ErasesPart {
     }
 }
 
-fn link_part(begin: &Counters, end: &Counters) -> LinkPart {
+fn link_part(begin: &Counters, end: &Counters, span_ns: u64) -> LinkPart {
+    let busy = |direction: usize| {
+        let busy_ns = end.link_busy_ns[direction] - begin.link_busy_ns[direction];
+        per_million(busy_ns, span_ns).unwrap_or(0)
+    };
     let counts = link_counts(&end.traffic, &begin.traffic);
     LinkPart {
         payload_bytes: counts.iter().map(|count| count.payload_bytes).sum(),
         wire_bytes: counts.iter().map(|count| count.wire_bytes).sum(),
+        downstream_busy_ppm: busy(0),
+        upstream_busy_ppm: busy(1),
         counts,
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 
-use osier_device::model::{Causes, Command, Completed, Met, Outcome};
+use osier_device::model::{Causes, Command, Completed, Met, Outcome, Refused};
 
 use super::counters::Counters;
 use super::*;
@@ -27,9 +27,9 @@ impl Servers {
 }
 
 impl Target for Servers {
-    fn submit(&mut self, now: Nanos, command: Command) -> bool {
+    fn submit(&mut self, now: Nanos, command: Command) -> Result<(), Refused> {
         if self.under_way.len() == self.room {
-            return false;
+            return Err(Refused::Full { max: self.room as u32 });
         }
         let server = self.free_at.iter_mut().min().unwrap();
         let begin = now.0.max(*server);
@@ -39,7 +39,7 @@ impl Target for Servers {
         let completed = Completed { id: command.id, arrived: now, at, outcome: Outcome::Ok, met, causes };
         // All take the same time, so that they end in the order in which they came.
         self.under_way.push_back(completed);
-        true
+        Ok(())
     }
 
     fn poll(&mut self, now: Nanos, done: &mut Vec<Completed>) {
