@@ -11,10 +11,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
+use osier_device::profile::parse_override;
 use osier_flash::page::FillPattern;
-use osier_sim::run::{
-    DriveError, Limits, Load, Options, Precondition, RunReport, SimulateError, WarmUp, simulate,
-};
+use osier_sim::run::{DriveError, Limits, Load, Options, Precondition, RunReport, SimulateError, WarmUp, simulate};
 use osier_sim::trace::Speed;
 use osier_sim::workload::Workload;
 
@@ -86,14 +85,7 @@ pub struct SimArgs {
 }
 
 fn parse_setting(text: &str) -> Result<(String, toml::Value), String> {
-    let (key, value) = text
-        .split_once('=')
-        .map(|(key, value)| (key.trim(), value.trim()))
-        .filter(|(key, value)| !key.is_empty() && !value.is_empty())
-        .ok_or_else(|| format!("`{text}` sets nothing: write a key of the profile and a value, as in cache.ways=8"))?;
-    // A word is a string without its quotation marks.
-    let parsed = format!("value = {value}").parse::<toml::Table>().ok().and_then(|mut table| table.remove("value"));
-    Ok((key.to_owned(), parsed.unwrap_or_else(|| toml::Value::String(value.to_owned()))))
+    parse_override(text).map_err(|error| error.to_string())
 }
 
 fn parse_precondition(text: &str) -> Result<Precondition, String> {
@@ -145,9 +137,7 @@ pub fn run(args: &SimArgs, context: &Context) -> Result<Exit> {
     let mut looker = Looker::new(per_io, args.quiet)?;
     let load = match &mut asked {
         Asked::Workload(workload) => Load::Workload { name: &args.workload, workload },
-        Asked::Trace(trace) => {
-            Load::Trace { name: &args.workload, reader: &mut trace.reader, speed: args.speed() }
-        }
+        Asked::Trace(trace) => Load::Trace { name: &args.workload, reader: &mut trace.reader, speed: args.speed() },
     };
     let done = simulate(&profile, load, &args.options(), &mut looker);
     let per_io = looker.end()?;
@@ -171,7 +161,8 @@ pub fn run(args: &SimArgs, context: &Context) -> Result<Exit> {
 fn failure(error: SimulateError, asked: &Asked) -> anyhow::Error {
     let text = match (&error, asked) {
         (SimulateError::Drive(DriveError::Stopped { submitted }), _) => {
-            let text = format!("stopped after {submitted} requests; a part of a run is no result, and nothing was written");
+            let text =
+                format!("stopped after {submitted} requests; a part of a run is no result, and nothing was written");
             return Failure::new(Exit::Failure, text).into();
         }
         (SimulateError::Drive(DriveError::Trace(cause)), Asked::Trace(trace)) => return trace.refuse(cause),
@@ -213,14 +204,17 @@ impl SimArgs {
         if is_workload {
             let of_traces = [self.depth.map(|_| "--depth"), self.time_scale.map(|_| "--time-scale")];
             if let Some(option) = of_traces.into_iter().flatten().next() {
-                let text = format!("{option} is for traces, and {word} is a workload, which says itself when requests come");
+                let text =
+                    format!("{option} is for traces, and {word} is a workload, which says itself when requests come");
                 return Err(Failure::new(Exit::BadInput, text).into());
             }
             return Ok(Asked::Workload(Box::new(find_workload(word)?)));
         }
         if word != "-" && !word.contains('/') && !Path::new(word).exists() {
             let known = Workload::built_in_names().collect::<Vec<_>>().join(", ");
-            let text = format!("there is no trace {word} and no built-in workload of this name; choose one of {known}, or give the path of a trace or of a workload's .toml");
+            let text = format!(
+                "there is no trace {word} and no built-in workload of this name; choose one of {known}, or give the path of a trace or of a workload's .toml"
+            );
             return Err(Failure::new(Exit::BadInput, text).into());
         }
         let (_, trace) = self.how.open(word)?;
@@ -245,11 +239,5 @@ mod tests {
         assert!(parse_warm_up("long").is_err() && parse_warm_up("-1").is_err());
         assert_eq!((parse_seconds("0.5"), parse_seconds("2")), (Ok(500_000_000), Ok(2_000_000_000)));
         assert!(parse_seconds("0").is_err() && parse_seconds("1s").is_err());
-        let value = |text: &str| parse_setting(text).map(|(_, value)| value);
-        assert_eq!(value("cache.eviction=s3-fifo"), Ok(toml::Value::String("s3-fifo".to_owned())));
-        assert_eq!(value("cache.ways = 8"), Ok(toml::Value::Integer(8)));
-        assert_eq!(value("a.b=true"), Ok(toml::Value::Boolean(true)));
-        assert_eq!(value("a.b=\"8\""), Ok(toml::Value::String("8".to_owned())));
-        assert!(value("a").is_err() && value("=1").is_err() && value("a=").is_err());
     }
 }
