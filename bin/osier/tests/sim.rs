@@ -40,6 +40,8 @@ impl Place {
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_osier"));
         command.arg("sim").args(["--profile", "cylon", "--capacity", "1GiB"]).args(args);
+        // Fewer dies, so that a small device has as many superblocks as a large one.
+        command.args(["--set", "geometry.channels=2", "--set", "geometry.chips_per_channel=2"]);
         command.current_dir(self.dir.path()).env_clear().env("HOME", self.dir.path());
         command
     }
