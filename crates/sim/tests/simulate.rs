@@ -277,9 +277,10 @@ fn a_warm_up_leaves_what_it_did_out_of_every_count() {
     assert_eq!((part.run.requests, part.run.warm_up_requests), (1000, 6000));
     assert_eq!((part.run.bytes_read + part.run.bytes_written, sum.requests), (sum.bytes, 1000));
     assert_eq!(part.latency.all.latency.max_ns, sum.longest_ns);
+    // A thousand of the five thousand block commands, which are the last to come and move the most.
     let accesses = |report: &RunReport| report.cache.as_ref().unwrap().counts.accesses();
-    assert!(accesses(&part) * 5 < accesses(&whole));
-    assert!(part.link.wire_bytes * 5 < whole.link.wire_bytes);
+    assert!(accesses(&part) * 3 < accesses(&whole));
+    assert!(part.link.wire_bytes * 3 < whole.link.wire_bytes);
 }
 
 fn trace(bytes: &'static [u8]) -> TraceReader<Box<dyn Read>> {

@@ -42,7 +42,8 @@ impl RunReport {
     pub fn headline(&self) -> Vec<(&'static str, String)> {
         let (device, workload, run) = (&self.device, &self.workload, &self.run);
         let set = device.set.iter().map(|(key, value)| format!(", {key} = {value}")).collect::<String>();
-        let filled = device.precondition.as_deref().map_or("new".to_owned(), |fill| format!("preconditioned {fill}"));
+        let filled = device.precondition.as_deref().map(|fill| format!("preconditioned {fill}"));
+        let filled = filled.unwrap_or_else(|| "new: what was never written is not read from flash".to_owned());
         let bad = workload.trace.as_ref().map_or(0, |trace| trace.bad.values().sum::<u64>());
         let bad = if bad > 0 { format!(", {} bad lines left out", count(bad)) } else { String::new() };
         let warm_up = match run.warm_up_requests {
@@ -217,7 +218,7 @@ impl RunReport {
         page.table("", self.latency_table());
         page.figure("How latencies are distributed, by operation.", vec![self.histogram_chart()]);
         page.heading("Where the time went").figure(
-            "Of all requests, and of those at or beyond each percentile: the share of their time by cause. `queue` is \
+            "Of all requests, and of those at or beyond each percentile: the share of their time by cause. “queue” is \
              waiting for room in the device.",
             vec![self.cause_chart()],
         );
