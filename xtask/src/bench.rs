@@ -175,7 +175,8 @@ fn write(root: &Path, figures: &[Figure]) -> Result<()> {
 }
 
 fn table(figures: &[Figure]) -> String {
-    let mut rows = vec![["FIGURE", "VALUE", "UNIT", "PEER", "PEER VALUE", "RATIO", "BAR", ""].map(String::from)];
+    let mut rows =
+        vec![["FIGURE", "VALUE", "UNIT", "PEER", "PEER VALUE", "RATIO", "BAR", "", "NOTE"].map(String::from)];
     for figure in figures {
         let number = |value: Option<f64>| value.map_or(String::new(), short);
         let bar = match &figure.bar {
@@ -197,11 +198,12 @@ fn table(figures: &[Figure]) -> String {
             number(figure.ratio),
             bar,
             verdict.to_owned(),
+            figure.note.clone().unwrap_or_default(),
         ]);
     }
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
-    let line = |row: &[String; 8]| {
+    let line = |row: &[String; 9]| {
         let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
     };

@@ -174,6 +174,7 @@ fn of_runtime(error: &RuntimeError) -> Exit {
         | RuntimeError::NoWitness { .. }
         | RuntimeError::Option(_) => Exit::BadInput,
         RuntimeError::Registry { source: RegistryError::Damaged(_), .. }
+        | RuntimeError::RegionCut { .. }
         | RuntimeError::Device(_)
         | RuntimeError::LostKey { .. }
         | RuntimeError::BadKey { .. } => Exit::Damaged,
@@ -183,6 +184,7 @@ fn of_runtime(error: &RuntimeError) -> Exit {
         | RuntimeError::Runner(_)
         | RuntimeError::DoesNotStart { .. }
         | RuntimeError::MediaLost { .. }
+        | RuntimeError::NotStopped { .. }
         | RuntimeError::DiesTooOften { .. } => Exit::Failure,
     }
 }

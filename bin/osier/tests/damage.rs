@@ -503,3 +503,55 @@ fn a_disk_that_fills_under_a_running_device_ends_writes_with_their_status_and_lo
     soak(0, &["--requests", "3000"]);
     home.check(0);
 }
+
+/// A ring's header takes as many lines before its entries.
+const RING_HEADER_BYTES: u64 = 4 * 64;
+/// No kind of message has this number.
+const NO_MESSAGE: u8 = 0xee;
+
+#[test]
+fn a_request_that_is_lost_between_the_domains_is_named_and_ends_the_run() {
+    let home = Home::used();
+    let ring = home.region().find("ring.h2d").unwrap();
+    let soak = ["soak", "d", "--requests", "100000000", "--no-model-timing"];
+    let mut child = home.command(&[&soak[..], &GROUPS].concat()).stderr(Stdio::piped()).spawn().unwrap();
+    let file = File::options().write(true).open(home.file("pmr")).unwrap();
+    let begun = Instant::now();
+    // What is overwritten in the moment between its sending and its taking is no message any more.
+    while child.try_wait().unwrap().is_none() && begun.elapsed() < Duration::from_secs(3) {
+        for line in 0..(ring.bytes - RING_HEADER_BYTES) / 64 {
+            file.write_all_at(&[NO_MESSAGE], ring.offset + RING_HEADER_BYTES + line * 64).unwrap();
+        }
+    }
+    let out = child.wait_with_output().unwrap();
+    let said = text(&out.stderr);
+    assert_eq!(out.status.code(), Some(6), "{said}");
+    assert!(said.contains("neither domain has it") && said.contains("does not end"), "{said}");
+    assert!(said.contains("request ") && said.contains(" of stream "), "{said}");
+    // The next start takes them up, also if it is to write over less.
+    home.expect(0, &["soak", "d", "--requests", "100", "--groups", "20"]);
+}
+
+#[test]
+fn a_region_that_is_cut_under_a_running_device_is_named_and_a_copy_loses_nothing() {
+    for length in [0, 4096, 1 << 20] {
+        let home = Home::used();
+        let mut server = home.command(&["serve", "d"]).stderr(Stdio::piped()).spawn().unwrap();
+        let begun = Instant::now();
+        while !home.osier(&["actor", "move", "d", "main", "host"]).status.success() {
+            assert!(begun.elapsed() < Duration::from_secs(60));
+        }
+        let copy = home.0.join("copy");
+        fs::copy(home.file("pmr"), &copy).unwrap();
+        File::options().write(true).open(home.file("pmr")).unwrap().set_len(length).unwrap();
+        let code = server.wait().unwrap().code();
+        let mut said = String::new();
+        std::io::Read::read_to_string(&mut server.stderr.take().unwrap(), &mut said).unwrap();
+        assert_eq!(code, Some(5), "{said}");
+        assert!(said.contains("pmr was cut from") && said.contains(&format!("to {length} bytes")), "{said}");
+        let (_, said) = home.expect(5, &["serve", "d"]);
+        assert!(said.contains("pmr"), "{said}");
+        fs::copy(&copy, home.file("pmr")).unwrap();
+        home.reads_back();
+    }
+}

@@ -154,9 +154,20 @@ fn wrong_profiles_pipelines_and_inputs_are_refused_and_leave_nothing() {
     home.refused(3, &demo("pipe"), &["pipe", "neither a file nor a directory"]);
     home.refused(3, &demo("/dev/zero"), &["/dev/zero", "neither a file nor a directory"]);
     home.refused(3, &demo("odd/dangling"), &["dangling"]);
-    let out = home.osier(&demo("odd"));
-    let said = String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.code() == Some(3) && said.contains("the inputs hold no bytes"), "{said}");
+    home.file("empty", "");
+    fs::create_dir_all(home.path("hollow/below")).unwrap();
+    home.file("hollow/a", "");
+    home.file("hollow/below/b", "");
+    for input in ["odd", "empty", "hollow", "hollow/below"] {
+        // One line: nothing was started that could have said another.
+        home.refused(3, &demo(input), &["the inputs hold no bytes"]);
+    }
+    home.file("notes.html", "<title>Somebody's notes</title>");
+    home.refused(
+        3,
+        &[&demo("/etc/hostname")[..], &["--report", "notes.html"]].concat(),
+        &["notes.html", "is not a report"],
+    );
     home.refused(3, &[&demo("/etc/hostname")[..], &["--report", "/no/dir/r.html"]].concat(), &["/no/dir/r.html"]);
     home.refused(3, &[&demo("/etc/hostname")[..], &["--record", "/no/dir/r"]].concat(), &["/no/dir/r"]);
     home.refused(3, &[&demo("/etc/hostname")[..], &["--policy", "best"]].concat(), &["best", "wio"]);
@@ -166,4 +177,57 @@ fn wrong_profiles_pipelines_and_inputs_are_refused_and_leave_nothing() {
     }
     let left = fs::read_dir(home.path("home")).map(|entries| entries.count());
     assert_eq!(left.unwrap_or(0), 0);
+}
+
+#[test]
+fn empty_files_among_others_are_passed_over_and_reports_of_another_kind_are_kept() {
+    let home = Home::new();
+    fs::create_dir_all(home.path("mixed/below")).unwrap();
+    for (name, content) in [("mixed/a", ""), ("mixed/b", "bytes\n"), ("mixed/below/c", ""), ("mixed/below/d", "more\n")]
+    {
+        home.file(name, content);
+    }
+    let demo = ["--json", "demo", "--seconds", "1", "--skip-fixed", "--input", "mixed"];
+    let out = home.osier(&demo);
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{said}");
+    let found: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(found["runs"][0]["report"]["files"], serde_json::json!([2, 2]), "{found}");
+    assert_eq!(found["report_path"], "osier-demo-one-run.html");
+    // Again over its own kind, but not over that of two runs, nor the other way round.
+    fs::rename(home.path("osier-demo-one-run.html"), home.path("r.html")).unwrap();
+    home.refused(3, &["demo", "--input", "mixed", "--report", "r.html"], &["r.html", "is not a report"]);
+    assert!(home.osier(&[&demo[..], &["--report", "r.html"]].concat()).status.success());
+}
+
+#[test]
+fn what_an_actor_logs_is_said_with_its_name() {
+    let home = Home::new();
+    let parts =
+        "(import \"osier\" \"log\" (func $log (param i32 i32 i32))) (data (i32.const 64) \"a word of its own\")";
+    home.file("talks.wasm", module(parts, &format!("(call $log (i32.const 1) (i32.const 64) (i32.const 17)) {COPY}")));
+    let file = home.file("pipelines.toml", pipeline("./talks.wasm"));
+    let made = home.osier(&["device", "create", "d", "--capacity", "64MiB", "--pipelines", &file]);
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let soak = [
+        "soak",
+        "d",
+        "--no-model-timing",
+        "--requests",
+        "3000",
+        "--groups",
+        "8",
+        "--depth",
+        "2",
+        "--reads-permille",
+        "0",
+    ];
+    let begun = std::time::Instant::now();
+    let out = home.osier(&soak);
+    // Two domains, 64 a second each.
+    let most = 2 * 64 * (begun.elapsed().as_secs() + 2);
+    let said = String::from_utf8_lossy(&out.stderr);
+    let lines = said.lines().filter(|line| line.contains("a word of its own")).count();
+    assert!(out.status.success() && said.contains("main/0:") && said.contains("talks"), "{said}");
+    assert!((1..=most).contains(&(lines as u64)), "{lines} lines, {most} at most");
 }

@@ -2,7 +2,7 @@
 //!
 //! Prints one JSON object a line for each figure. The module and the native code take short turns, so that a neighbour
 //! on the machine disturbs both alike: times are medians over the rounds, a ratio is the median of each round's ratio.
-//! What has no peer is the least over the rounds, which a neighbour disturbs least.
+//! Bars are on medians. The note of a figure gives the least of the rounds beside it.
 #![allow(clippy::unwrap_used, reason = "a benchmark")]
 
 #[path = "../tests/common/mod.rs"]
@@ -49,17 +49,29 @@ fn main() {
 /// What was measured of one thing, and of its peer.
 struct Figure {
     value: f64,
+    /// The least of the rounds, where there were rounds.
+    least: Option<f64>,
     /// Name, value, and the ratio of the two.
     peer: Option<(&'static str, f64, f64)>,
 }
 
 impl Figure {
     fn of(value: f64) -> Figure {
-        Figure { value, peer: None }
+        Figure { value, least: None, peer: None }
+    }
+
+    /// What the rounds say: their median, and their least.
+    fn of_rounds(rounds: &[f64]) -> Figure {
+        let least = rounds.iter().copied().reduce(f64::min);
+        Figure { value: median(rounds.to_vec()), least, peer: None }
     }
 
     fn times(self, factor: f64) -> Figure {
-        Figure { value: self.value * factor, peer: self.peer.map(|(name, value, ratio)| (name, value * factor, ratio)) }
+        Figure {
+            value: self.value * factor,
+            least: self.least.map(|least| least * factor),
+            peer: self.peer.map(|(name, value, ratio)| (name, value * factor, ratio)),
+        }
     }
 }
 
@@ -82,6 +94,7 @@ fn print(filter: &str, name: &str, unit: &str, figure: &Figure, bar: Option<f64>
             "ratio": figure.peer.map(|p| rounded(p.2)),
             "bar": bar.map(|b| format!("<= {b}{times}")),
             "pass": bar.map(|b| judged <= b),
+            "note": figure.least.map(|least| format!("median of {ROUNDS} rounds; least {}", rounded(least))),
         })
     );
 }
@@ -102,14 +115,15 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 /// Nanoseconds of one of `count` runs.
 fn measure(count: u32, mut thing: impl FnMut()) -> Figure {
-    Figure::of((0..ROUNDS).map(|_| time(count, &mut thing)).fold(f64::MAX, f64::min))
+    Figure::of_rounds(&(0..ROUNDS).map(|_| time(count, &mut thing)).collect::<Vec<f64>>())
 }
 
 /// A thing and its peer, `round` after round.
 fn compare(peer: &'static str, round: impl FnMut() -> [f64; 2]) -> Figure {
     let rounds: Vec<[f64; 2]> = std::iter::repeat_with(round).take(ROUNDS).collect();
     let of = |figure: &dyn Fn(&[f64; 2]) -> f64| median(rounds.iter().map(figure).collect());
-    Figure { value: of(&|r| r[0]), peer: Some((peer, of(&|r| r[1]), of(&|r| r[0] / r[1]))) }
+    let own = Figure::of_rounds(&rounds.iter().map(|r| r[0]).collect::<Vec<f64>>());
+    Figure { peer: Some((peer, of(&|r| r[1]), of(&|r| r[0] / r[1]))), ..own }
 }
 
 const SMALL: Layout = Layout { slots: 1, request_blocks_max: 1, unit_blocks: 1 };

@@ -1,4 +1,4 @@
-//! What actors use, by actor and by tenant, and the shares that hold tenants back.
+//! What actors use, and the shares that hold tenants back.
 
 use osier_domain::Nanos;
 
@@ -26,17 +26,9 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Adds what another one used.
-    pub fn add(&mut self, other: &Usage) {
-        self.calls += other.calls;
-        self.busy_ns += other.busy_ns;
-        self.bytes_in += other.bytes_in;
-        self.bytes_out += other.bytes_out;
-        self.fuel += other.fuel;
-        self.traps += other.traps;
-        self.timeouts += other.timeouts;
-        self.failures += other.failures;
-        self.resets += other.resets;
+    /// Calls that failed their request, in whatever way.
+    pub fn failed(&self) -> u64 {
+        self.traps + self.timeouts + self.failures
     }
 }
 

@@ -93,7 +93,6 @@ pub struct Runner {
     arena: Arc<Arena>,
     actors: Vec<Actor>,
     shares: Vec<Share>,
-    tenants: Vec<String>,
     /// Pipelines without stages of this tag have nothing to undo.
     known: Vec<Tag>,
     stopwatch: Stopwatch,
@@ -124,11 +123,10 @@ impl Runner {
         };
         let arena = Arc::new(Arena::new(&parts.arena, layout).map_err(map("the arena"))?);
         let mut by_tenant: BTreeMap<&str, usize> = BTreeMap::new();
-        let (mut actors, mut shares, mut tenants) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut actors, mut shares) = (Vec::new(), Vec::new());
         for (index, definition) in parts.pipelines.actors().iter().enumerate() {
             let tenant = *by_tenant.entry(&definition.tenant).or_insert_with(|| {
                 shares.push(Share::new(definition.limits.cpu_permille));
-                tenants.push(definition.tenant.clone());
                 shares.len() - 1
             });
             let prepared = &parts.prepared[index];
@@ -158,7 +156,7 @@ impl Runner {
             });
         }
         let known = parts.pipelines.plan().pipelines().iter().map(|p| p.tag).collect();
-        Ok(Runner { side: parts.side, arena, actors, shares, tenants, known, stopwatch: Stopwatch::new() })
+        Ok(Runner { side: parts.side, arena, actors, shares, known, stopwatch: Stopwatch::new() })
     }
 
     /// The arena.
@@ -304,16 +302,8 @@ impl Runner {
         self.actors[usize::from(actor.0)].usage
     }
 
-    /// What each tenant used here so far, by name.
-    pub fn tenant_usage(&self) -> Vec<(String, Usage)> {
-        let mut out: Vec<(String, Usage)> = self.tenants.iter().map(|t| (t.clone(), Usage::default())).collect();
-        for actor in &self.actors {
-            out[actor.tenant].1.add(&actor.usage);
-        }
-        out
-    }
-
-    /// Takes the latest messages of an actor, level and text, and how many were left out so far.
+    /// Takes the latest messages of an actor, level and text, which went to the log as they came, and how many were
+    /// left out so far.
     pub fn take_logs(&mut self, actor: ActorId) -> (Vec<(u32, String)>, u64) {
         self.actors[usize::from(actor.0)].sandbox.take_logs()
     }

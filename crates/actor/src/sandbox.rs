@@ -437,7 +437,7 @@ impl Sandbox {
         self.store.data().state.as_ref()
     }
 
-    /// Takes the latest messages, and how many were left out so far.
+    /// Takes the latest messages, which went to the log as they came, and how many were left out so far.
     pub fn take_logs(&mut self) -> (Vec<(u32, String)>, u64) {
         let logs = &mut self.store.data_mut().logs;
         (logs.lines.drain(..).collect(), logs.dropped)
@@ -537,6 +537,10 @@ impl Context {
         let now = Instant::now();
         let (window, count) = &mut self.logs.windows[speaker as usize];
         if window.is_none_or(|begin| now.duration_since(begin) >= Duration::from_secs(1)) {
+            let left_out = count.saturating_sub(LOGS_A_SECOND);
+            if left_out > 0 {
+                tracing::warn!(actor = self.setting.label, left_out, "it said more within a second than is passed on");
+            }
             (*window, *count) = (Some(now), 0);
         }
         *count += 1;

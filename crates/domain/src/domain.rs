@@ -52,6 +52,19 @@ pub struct Call {
     pub sequence: u64,
 }
 
+/// Where in a domain a request is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whereabouts {
+    /// At an actor: it waits for its turn or for an earlier request of its stream, or is worked on.
+    At(ActorId),
+    /// It is to be sent to the other domain.
+    Outbox,
+    /// It is to be handed to the device core.
+    Store,
+    /// It has ended, and waits for an earlier one of its stream to end.
+    Ended,
+}
+
 /// How a chunk ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
@@ -304,6 +317,23 @@ impl Domain {
     pub fn pending(&self) -> usize {
         let queued = self.actors.iter().map(|a| a.queue.len() + a.releasing.len() + usize::from(a.current.is_some()));
         queued.sum::<usize>() + self.outbox.len() + self.store.len()
+    }
+
+    /// Every request that is here, and where; for a report of one that does not end.
+    pub fn requests(&self) -> impl Iterator<Item = (Request, Whereabouts)> {
+        let at_actors = self.actors.iter().enumerate().flat_map(|(index, actor)| {
+            let current = actor.current.iter().map(|current| &current.partial.request);
+            let releasing = actor.releasing.iter().map(|(_, request)| request);
+            let all = actor.queue.iter().chain(current).chain(releasing);
+            all.map(move |request| (*request, Whereabouts::At(ActorId(index as u16))))
+        });
+        let sent = self.outbox.iter().filter_map(|message| match message.kind {
+            Kind::Request(request) | Kind::Complete(request) => Some((request, Whereabouts::Outbox)),
+            _ => None,
+        });
+        let stored = self.store.iter().map(|r| (*r, Whereabouts::Store));
+        let held = self.held.values().chain(&self.done).map(|r| (*r, Whereabouts::Ended));
+        at_actors.chain(sent).chain(stored).chain(held)
     }
 
     /// A client's request, on the host: puts it on its way.

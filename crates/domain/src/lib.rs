@@ -18,7 +18,7 @@ pub mod plan;
 #[cfg(test)]
 mod tests;
 
-pub use domain::{Call, Domain, DomainError, Env, Outcome, Stats, Step};
+pub use domain::{Call, Domain, DomainError, Env, Outcome, Stats, Step, Whereabouts};
 pub use message::{Descriptor, Kind, Message, Opcode};
 pub use migrate::{Checkpoint, OwnerRecord, OwnerState, Phase};
 pub use plan::{ActorId, Direction, Pipeline, Plan, Side, SlotId, StreamId, Tag};

@@ -21,7 +21,12 @@ impl Time {
 
     /// In whole nanoseconds, rounded up: nothing is over before it is over. Stays at the last one that there is.
     #[must_use]
+    #[inline]
     pub fn nanos_ceil(self) -> u64 {
+        // A division of 64 bits is several times faster, and enough for the first 213 days.
+        if let Ok(picos) = u64::try_from(self.picos) {
+            return picos.div_ceil(1000);
+        }
         u64::try_from(self.picos.div_ceil(1000)).unwrap_or(u64::MAX)
     }
 

@@ -62,9 +62,9 @@ impl std::fmt::Debug for Bootstrap {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placement {
-    /// All on the host, for good.
+    /// All on the host; only a command moves them.
     Host,
-    /// All on the device, for good.
+    /// All on the device; only a command moves them.
     Device,
     /// On the device at the start, then where the policy wants them.
     Adaptive,
@@ -98,7 +98,12 @@ pub struct Options {
     pub record: Option<PathBuf>,
     /// Chain a checksum over all that is stored, so that two runs can be compared byte for byte.
     pub digest: bool,
+    /// How long a domain may take to stop before it is killed, in seconds.
+    pub stop_patience_s: u64,
 }
+
+/// How long a domain may take to stop, where nobody says.
+pub const STOP_PATIENCE_S: u64 = 30;
 
 impl Default for Options {
     fn default() -> Options {
@@ -115,6 +120,7 @@ impl Default for Options {
             crash: None,
             record: None,
             digest: false,
+            stop_patience_s: STOP_PATIENCE_S,
         }
     }
 }
@@ -228,6 +234,9 @@ pub struct JobReport {
     pub input_bytes: u64,
     /// For each migration the longest time between two completions around it, in nanoseconds.
     pub pauses_ns: Vec<u64>,
+    /// Around the longest time between two completions, the time that the two processes were ready to run and had no
+    /// processor, in nanoseconds, summed.
+    pub gap_processor_wait_ns: u64,
     /// CPU time of the host's process, in nanoseconds.
     pub host_cpu_ns: u64,
     /// Input bytes that each actor worked on, on the host and on the device.

@@ -104,6 +104,11 @@ impl Client {
         &self.arena
     }
 
+    /// Requests in flight.
+    pub fn inflight(&self) -> usize {
+        self.inflight
+    }
+
     /// Whether another request can be submitted now.
     pub fn has_room(&self) -> bool {
         !self.free.is_empty()

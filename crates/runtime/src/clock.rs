@@ -1,4 +1,5 @@
-//! The one clock: CLOCK_MONOTONIC, the same in every process of the machine; and what this process uses.
+//! The one clock: CLOCK_MONOTONIC, the same in every process of the machine; and the processor time that this one uses
+//! and waits for.
 
 use osier_domain::Nanos;
 
@@ -14,11 +15,9 @@ pub fn cpu() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Anonymous memory of this process that is resident, in bytes: what it needs beside the shared region, the
-/// media's file and the program's own text.
-pub fn resident_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
-    let kib = line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<u64>().ok());
-    kib.unwrap_or(0) * 1024
+/// Time that this process's first thread, which is the domain, was ready to run and had no processor, in nanoseconds:
+/// the second word of `/proc/self/schedstat`. Zero where the kernel does not count it.
+pub fn processor_wait() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
+    text.split_whitespace().nth(1).and_then(|word| word.parse().ok()).unwrap_or(0)
 }

@@ -6,11 +6,13 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use osier_domain::{ACTORS_MAX, ActorId, STREAMS_MAX, Side};
+use osier_domain::{ACTORS_MAX, ActorId, STREAMS_MAX, Side, SlotId};
 use osier_pmr::Object;
 
+use crate::bootstrap::Placement;
+
 /// Words of the control object.
-const WORDS: usize = 1024;
+const WORDS: usize = 2048;
 /// Bytes of the control object.
 pub const CONTROL_BYTES: u64 = (WORDS * 8) as u64;
 /// Bytes of the log of migrations.
@@ -21,6 +23,7 @@ pub const MOVE_RECORDS: usize = 16384;
 const EPOCH: usize = 0;
 const GO: usize = 1;
 const STOP: usize = 2;
+const PLACEMENT: usize = 3;
 const COMMAND: usize = 4;
 const COMMAND_ACK: usize = 5;
 const COMMAND_RESULT: usize = 6;
@@ -36,10 +39,15 @@ const DELIVERED: usize = CURSOR + STREAMS_MAX;
 const STAMP: usize = 128;
 const MOVES_NEXT: usize = STAMP + 8 * ACTORS_MAX;
 const STATS: usize = MOVES_NEXT + 8;
-const DIGEST: usize = STATS + 4 * ACTORS_MAX;
+const DIGEST: usize = STATS + STATS_WORDS * ACTORS_MAX;
 const WINDOW: usize = DIGEST + 2;
+const HOLDS: usize = WINDOW + STREAMS_MAX;
+/// Words of a bit a slot.
+const HOLDS_WORDS: usize = 4;
+/// Words of one actor's statistics: four a side.
+const STATS_WORDS: usize = 8;
 const _: () = assert!(DELIVERED + STREAMS_MAX <= STAMP);
-const _: () = assert!(WINDOW + STREAMS_MAX <= WORDS);
+const _: () = assert!(HOLDS + HOLDS_WORDS <= WORDS);
 
 /// Requests of one stream that can be in flight: the device says of the last so many which were committed.
 pub const STREAM_INFLIGHT_MAX: u64 = 64;
@@ -62,10 +70,25 @@ pub enum Gauge {
     Pending = 6,
     /// Processor time that the device's process has used, in nanoseconds.
     DeviceCpu = 7,
-    /// Resident bytes of the device's process, the shared region left out.
-    Resident = 10,
+    /// When the device last said that it has nothing to do, and waits for no time or media; 0 where it has.
+    IdleAt = 8,
+    /// Time that the device's process was ready to run and had no processor, in nanoseconds.
+    DeviceProcessorWait = 9,
     /// Share of the host that was busy in the last scheduler epoch, in permille.
     HostBusy = 11,
+}
+
+/// What an actor did at one side so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ActorStats {
+    /// Input bytes that went through.
+    pub bytes: u64,
+    /// Nanoseconds that took: of the model on the device, of the processor on the host.
+    pub busy_ns: u64,
+    /// Calls.
+    pub calls: u64,
+    /// Calls that failed their request.
+    pub failed: u64,
 }
 
 /// A handle on the control object and the log of migrations.
@@ -274,6 +297,25 @@ impl Control {
         self.set_gauge(Gauge::Temperature, (value + 1_000_000).max(0) as u64);
     }
 
+    /// Where the session's options place the actors, for the command line.
+    pub fn placement(&self) -> Placement {
+        match self.get(PLACEMENT) {
+            1 => Placement::Host,
+            2 => Placement::Device,
+            _ => Placement::Adaptive,
+        }
+    }
+
+    /// The supervisor notes where the session's options place the actors.
+    pub fn set_placement(&self, placement: Placement) {
+        let word = match placement {
+            Placement::Adaptive => 0,
+            Placement::Host => 1,
+            Placement::Device => 2,
+        };
+        self.set(PLACEMENT, word);
+    }
+
     /// Whether the policy rests because somebody placed actors by hand.
     pub fn policy_off(&self) -> bool {
         self.get(POLICY_OFF) != 0
@@ -325,18 +367,41 @@ impl Control {
         (answered >= sequence).then(|| if answered == sequence { self.get(COMMAND_RESULT) } else { 0 })
     }
 
-    /// Notes what an actor did at one side so far: input bytes that went through, and nanoseconds (of the model on
-    /// the device, of the processor on the host).
-    pub fn set_actor_stats(&self, actor: ActorId, side: Side, bytes: u64, busy_ns: u64) {
-        let at = STATS + usize::from(actor.0) * 4 + side as usize * 2;
-        self.word(at).store(bytes, Ordering::Relaxed);
-        self.word(at + 1).store(busy_ns, Ordering::Relaxed);
+    fn stats_at(actor: ActorId, side: Side) -> usize {
+        STATS + usize::from(actor.0) * STATS_WORDS + side as usize * (STATS_WORDS / 2)
     }
 
-    /// Input bytes that an actor worked on at one side, and the nanoseconds that took.
-    pub fn actor_stats(&self, actor: ActorId, side: Side) -> (u64, u64) {
-        let at = STATS + usize::from(actor.0) * 4 + side as usize * 2;
-        (self.get(at), self.get(at + 1))
+    /// Notes what an actor did at one side so far.
+    pub fn set_actor_stats(&self, actor: ActorId, side: Side, stats: &ActorStats) {
+        let words = [stats.bytes, stats.busy_ns, stats.calls, stats.failed];
+        for (at, word) in (Control::stats_at(actor, side)..).zip(words) {
+            self.word(at).store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// What an actor did at one side so far.
+    pub fn actor_stats(&self, actor: ActorId, side: Side) -> ActorStats {
+        let word = |at: usize| self.get(Control::stats_at(actor, side) + at);
+        ActorStats { bytes: word(0), busy_ns: word(1), calls: word(2), failed: word(3) }
+    }
+
+    /// The device notes which slots' requests it has.
+    pub fn set_holds(&self, slots: impl Iterator<Item = SlotId>) {
+        let mut words = [0u64; HOLDS_WORDS];
+        for slot in slots {
+            if let Some(word) = words.get_mut(usize::from(slot.0) / 64) {
+                *word |= 1 << (slot.0 % 64);
+            }
+        }
+        for (at, word) in (HOLDS..).zip(words) {
+            self.set(at, word);
+        }
+    }
+
+    /// Whether the device had a slot's request when it last said that it was idle.
+    pub fn holds(&self, slot: SlotId) -> bool {
+        let word = usize::from(slot.0) / 64;
+        word < HOLDS_WORDS && self.get(HOLDS + word) >> (slot.0 % 64) & 1 == 1
     }
 
     /// Publishes the checksum over all that was stored for the first two streams.

@@ -77,7 +77,7 @@ impl Corpus {
     /// are left out and counted.
     pub fn load(paths: &[PathBuf], limit_bytes: u64) -> Result<Corpus, CorpusError> {
         let mut corpus = Corpus::default();
-        check(paths)?;
+        check(paths, limit_bytes)?;
         for path in paths {
             if path.is_dir() {
                 let mut files = Vec::new();
@@ -128,18 +128,42 @@ impl Corpus {
     }
 }
 
-/// Refuses, by name, what is no file or directory that may be read.
-pub fn check(paths: &[PathBuf]) -> Result<(), CorpusError> {
+/// Refuses, by name, what is no file or directory that may be read; and inputs of which, within `limit_bytes`, not a
+/// byte would be taken. So that nothing is started for what cannot be used.
+pub fn check(paths: &[PathBuf], limit_bytes: u64) -> Result<(), CorpusError> {
     for path in paths {
         let unreadable = |source| CorpusError::Unreadable { path: path.clone(), source };
-        let kind = fs::metadata(path).map_err(unreadable)?.file_type();
-        if !kind.is_file() && !kind.is_dir() {
+        let meta = fs::metadata(path).map_err(unreadable)?;
+        if !meta.is_file() && !meta.is_dir() {
             return Err(CorpusError::NotAFile { path: path.clone() });
+        }
+        if meta.is_file() && meta.len() > limit_bytes {
+            return Err(CorpusError::TooLarge { path: path.clone(), bytes: meta.len(), limit: limit_bytes });
         }
         // A directory can be opened as well as a file.
         fs::File::open(path).map_err(unreadable)?;
     }
-    Ok(())
+    for path in paths {
+        let mut files = vec![path.clone()];
+        if path.is_dir() {
+            files.clear();
+            walk(path, 0, &mut files)?;
+        }
+        for file in files {
+            if holds_bytes(&file, limit_bytes)? {
+                return Ok(());
+            }
+        }
+    }
+    Err(CorpusError::Empty)
+}
+
+/// Whether a file has a first byte. Its length does not say so: files of `/proc` have none and hold bytes.
+fn holds_bytes(path: &Path, limit_bytes: u64) -> Result<bool, CorpusError> {
+    let unreadable = |source| CorpusError::Unreadable { path: path.to_owned(), source };
+    let mut file = fs::File::open(path).map_err(unreadable)?;
+    let fits = file.metadata().map_err(unreadable)?.len() <= limit_bytes;
+    Ok(fits && file.read(&mut [0]).map_err(unreadable)? > 0)
 }
 
 fn walk(directory: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), CorpusError> {

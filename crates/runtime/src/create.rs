@@ -100,7 +100,7 @@ pub fn create(spec: &CreateSpec<'_>) -> Result<Superblock, RuntimeError> {
         + profile.write_buffer.bytes
         + pipelines.layout().arena_bytes()
         + pipelines.actors().len() as u64 * ACTOR_BYTES
-        + 2 * ring_object_bytes(pipelines.layout().slots)
+        + 2 * ring_object_bytes(pipelines.layout().slots, pipelines.actors().len())
         + BELLS_BYTES;
     let options = CreateOptions {
         profile: spec.profile.clone(),

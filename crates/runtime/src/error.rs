@@ -138,6 +138,30 @@ pub enum RuntimeError {
         /// How it died.
         how: String,
     },
+    /// Somebody made the region's file shorter under a running device.
+    #[error(
+        "the memory region {path} was cut from {stated} to {found} bytes while the device was up, so it is down; what \
+         reached the media is whole, and completed writes that had not lie in what was cut off: put the region back from \
+         a copy before the next start"
+    )]
+    RegionCut {
+        /// The file.
+        path: std::path::PathBuf,
+        /// Its length as it was made.
+        stated: u64,
+        /// Its length now.
+        found: u64,
+    },
+    /// A domain did not stop in order.
+    #[error("the {side} domain did not stop in order ({how}): {undone}; `osier device check` looks the image over")]
+    NotStopped {
+        /// Which.
+        side: Side,
+        /// What it did instead.
+        how: String,
+        /// What that left undone.
+        undone: &'static str,
+    },
     /// A domain dies again and again.
     #[error(
         "the {side} domain died too often within a minute (last: {how}); the image is unharmed, `osier device check` looks it over"

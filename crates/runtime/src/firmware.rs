@@ -31,7 +31,7 @@ use crate::setup::{BufferBytes, Setup};
 
 /// Between two publications of the gauges.
 const GAUGES_NS: u64 = 1_000_000;
-/// Between two looks at this process's memory, for which the kernel writes a page of text, and processor time.
+/// Between two looks at this process's processor time, and at whether it has anything to do.
 const USAGE_NS: u64 = 50_000_000;
 /// Bytes of the media that are programmed, and that are erased, between two looks at the ring: a page or a hole of a
 /// whole superblock would hold up an actor that arrives.
@@ -426,10 +426,23 @@ impl Firmware {
         }
         if now >= self.next_usage {
             self.next_usage = Nanos(now.0 + USAGE_NS);
-            self.setup.control.set_gauge(Gauge::Resident, clock::resident_bytes());
             self.setup.control.set_gauge(Gauge::DeviceCpu, clock::cpu());
+            self.setup.control.set_gauge(Gauge::DeviceProcessorWait, clock::processor_wait());
+            self.publish_idleness(now);
         }
         self.setup.publish(now, &mut self.device, &self.domain, &self.machine.runner);
+    }
+
+    /// Says that there is nothing to do and nothing is waited for, and what is here all the same.
+    fn publish_idleness(&mut self, now: Nanos) {
+        let compute = self.model_timing.then(|| self.device.compute(now));
+        let turn = &mut Turn { machine: &mut self.machine, compute };
+        let core_is_idle = self.begun.iter().all(Option::is_none);
+        let idle = core_is_idle && !self.link.has_message() && self.domain.next_event(now, turn).is_none();
+        if idle {
+            self.setup.control.set_holds(self.domain.requests().map(|(request, _)| request.descriptor.slot));
+        }
+        self.setup.control.set_gauge(Gauge::IdleAt, if idle { now.0 } else { 0 });
     }
 
     fn publish_cursors(&self) {

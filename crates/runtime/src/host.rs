@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use osier_domain::message::Request;
-use osier_domain::{ActorId, Domain, Kind, Message, Nanos, Opcode, STREAMS_MAX, Side, Status, Step, StreamId};
+use osier_domain::{
+    ActorId, Domain, Kind, Message, Nanos, Opcode, STREAMS_MAX, Side, Status, Step, StreamId, Whereabouts,
+};
 use osier_flash::BLOCK_BYTES;
 use osier_pmr::{WaitPolicy, Waiter};
 use osier_sched::{Policy, policy};
@@ -19,7 +21,9 @@ use crate::machine::{Machine, Turn};
 use crate::pacer::Pacer;
 use crate::sampler::Sampler;
 use crate::setup::Setup;
-use crate::workload::{Files, Port, Soak, TallyReport, Witness, Workload};
+use crate::vigil::{Look, PATIENCE_NS, Vigil};
+use crate::waits::Waits;
+use crate::workload::{FIRST_MAX, Files, Port, Soak, TallyReport, Witness, Workload};
 
 /// Between two lines of progress.
 const PROGRESS_NS: u64 = 100_000_000;
@@ -36,6 +40,9 @@ pub fn run(bootstrap: &Bootstrap, emit: &mut dyn FnMut(&Event)) -> Result<(), Ru
     host.control().set_ready(Side::Host, bootstrap.epoch);
     host.recover(bootstrap.epoch)?;
     emit(&Event::Serving { at_ns: clock::now().0 });
+    if let Some(text) = host.workload.as_ref().and_then(|workload| workload.notice()) {
+        emit(&Event::Notice { text });
+    }
     while !host.control().stopping() {
         host.turn(emit);
     }
@@ -61,6 +68,10 @@ struct Host {
     pacer: Pacer,
     span: Span,
     reported: bool,
+    vigil: Vigil,
+    waits: Waits,
+    /// Requests that ended.
+    ended: u64,
     /// This process has not taken over yet what the slots hold.
     fresh: bool,
 }
@@ -140,6 +151,9 @@ impl Host {
             pacer: Pacer::new(now),
             span: Span { latency, write_began: None, write_ended: None, moves_at_start: setup.control.moves() },
             reported: false,
+            vigil: Vigil::default(),
+            waits: Waits::default(),
+            ended: 0,
             fresh: true,
             setup,
             machine,
@@ -193,6 +207,7 @@ impl Host {
         let mut any = false;
         while let Some(request) = self.domain.take_completion() {
             any = true;
+            self.ended += 1;
             let done = self.client.end(now, request);
             self.span.latency.saturating_record(done.latency.0);
             self.pacer.completed(now, moved_bytes(&request));
@@ -276,7 +291,7 @@ impl Host {
         let actors = (0..self.machine.records.len() as u16).map(ActorId);
         let wanted: Vec<ActorId> = actors
             .filter(|a| command.actor.is_none_or(|wanted| wanted == *a))
-            .filter(|a| command.to.is_some_and(|to| self.setup.owner(*a) != Some(to)))
+            .filter(|a| command.to.is_some_and(|to| self.setup.owner(*a) != Some(to)) && self.setup.movable(*a))
             .collect();
         if wanted.is_empty() || now >= deadline {
             self.control().answer(command.sequence, wanted.len() as u64);
@@ -302,7 +317,7 @@ impl Host {
         let actors = if mover.spec.whole_pipeline { (0..count as u16).map(ActorId).collect() } else { vec![first] };
         mover.made = self.setup.control.moves() - self.span.moves_at_start;
         for actor in actors {
-            if let Some(side) = self.setup.owner(actor) {
+            if let Some(side) = self.setup.owner(actor).filter(|_| self.setup.movable(actor)) {
                 self.move_actor(actor, side.other());
             }
         }
@@ -318,6 +333,8 @@ impl Host {
             self.span.write_ended.get_or_insert(now);
         }
         let control = &self.setup.control;
+        let waited_ns = clock::processor_wait() + control.gauge(Gauge::DeviceProcessorWait);
+        self.waits.look(tally.longest_gap_ns, waited_ns);
         let count = self.machine.records.len() as u16;
         emit(&Event::Progress(Progress {
             at_ns: now.0,
@@ -334,9 +351,60 @@ impl Host {
             rate_permille: u64::from(self.pacer.rate_permille()),
         }));
         self.span.latency.reset();
-        if workload.finished() && !self.reported {
+        if self.reported {
+            return;
+        }
+        if workload.finished() {
             self.reported = true;
             emit(&Event::Finished(Box::new(self.report(now))));
+        } else if self.has_lost(now) {
+            self.reported = true;
+            let mut report = self.report(now);
+            self.tell_of_lost(&mut report.tally);
+            emit(&Event::Finished(Box::new(report)));
+        }
+    }
+
+    /// Whether what is in flight will not end.
+    fn has_lost(&mut self, now: Nanos) -> bool {
+        let turn = &mut Turn { machine: &mut self.machine, compute: None };
+        let waits = self.domain.next_event(now, turn).is_some() || self.pacer.next_event().is_some_and(|at| at > now);
+        let look = Look {
+            inflight: self.client.inflight(),
+            ended: self.ended,
+            host_is_idle: !waits && !self.link.has_message(),
+            device_idle_at: Nanos(self.setup.control.gauge(Gauge::IdleAt)),
+        };
+        self.vigil.look(now, &look)
+    }
+
+    /// Which requests do not end, and where each was last.
+    fn tell_of_lost(&self, tally: &mut TallyReport) {
+        let here: Vec<(Request, Whereabouts)> = self.domain.requests().collect();
+        for left in self.client.left() {
+            let request = left.request();
+            let slot = request.descriptor.slot;
+            let place = match here.iter().find(|(each, _)| each.descriptor.slot == slot) {
+                Some((_, Whereabouts::At(actor))) => {
+                    format!("it waits on the host for {}", self.setup.pipelines.actor(*actor).label())
+                }
+                Some((_, Whereabouts::Ended)) => "it has ended, and waits for an earlier one of its stream".to_owned(),
+                Some((_, Whereabouts::Outbox | Whereabouts::Store)) => "the host has not sent it on".to_owned(),
+                None if self.setup.control.holds(slot) => "it waits in the device's domain".to_owned(),
+                None => "neither domain has it: it was lost between them".to_owned(),
+            };
+            tally.lost += 1;
+            if tally.first_lost.len() < FIRST_MAX {
+                tally.first_lost.push(format!(
+                    "request {} of stream {} ({:?} of block {}, slot {}) does not end: {place}; both domains have been idle for {} s",
+                    request.sequence,
+                    request.stream.0,
+                    request.descriptor.opcode,
+                    request.descriptor.slba,
+                    slot.0,
+                    PATIENCE_NS / 1_000_000_000
+                ));
+            }
         }
     }
 
@@ -347,7 +415,7 @@ impl Host {
         let times = tally.completions.as_deref().unwrap_or(&[]);
         let ended = self.span.write_ended.unwrap_or(now);
         let count = self.machine.records.len() as u16;
-        let bytes = |a| [Side::Host, Side::Device].map(|side| self.setup.control.actor_stats(ActorId(a), side).0);
+        let bytes = |a| [Side::Host, Side::Device].map(|side| self.setup.control.actor_stats(ActorId(a), side).bytes);
         JobReport {
             tally: TallyReport { repeated: tally.repeated + self.domain.repeats(), ..TallyReport::from(tally) },
             write_ns: ended.0 - self.span.write_began.map_or(ended.0, |b| b.0),
@@ -355,6 +423,7 @@ impl Host {
             input_bytes: workload.input_bytes(),
             pauses_ns: moves.iter().filter_map(|m| pause_around(times, m.routed, m.first_served)).collect(),
             host_cpu_ns: clock::cpu(),
+            gap_processor_wait_ns: self.waits.around_longest_gap(),
             actor_bytes: (0..count).map(bytes).collect(),
             ring_depth_max: self.link.depth_max(),
         }

@@ -25,12 +25,15 @@ mod machine;
 mod pacer;
 pub mod pattern;
 mod record;
+mod resident;
 mod sampler;
 mod setup;
 pub mod supervisor;
+mod vigil;
+mod waits;
 pub mod workload;
 
 pub use check::check;
 pub use error::RuntimeError;
-pub use setup::{Attached, Setup, modules_path, pipelines_path};
+pub use setup::{Attached, Setup, TenantUsage, modules_path, pipelines_path};
 pub use supervisor::{Death, Session, SessionSpec, Watch, domain_main};

@@ -1,4 +1,13 @@
 //! The two rings between the domains, with their doorbells.
+//!
+//! Invariant: a ring always has room for what a domain has to send. At once there are in it, or taken out and not yet
+//! told of by the consumer:
+//!
+//! - one message a slot: a request is in one place at a time;
+//! - two an actor: `Prepare` and `Adopt`, or `Refuse`. The next migration of an actor in the same direction begins
+//!   after the one before was heard of, because the other side has to have the actor to give it back;
+//! - less than a quarter of the ring that was taken out ([`Consumer`] tells of it then);
+//! - requests to move an actor, which [`Link::offer`] leaves out where they would take what the others need.
 
 use osier_domain::{Domain, Kind, Message, Side, Step};
 use osier_pmr::{Consumer, DOORBELL_BYTES, Doorbell, Object, Producer, Ring, RingError, SharedLines, ring_bytes};
@@ -9,17 +18,24 @@ use crate::machine::Turn;
 const MESSAGES_PER_TURN: usize = 64;
 /// Entries of a ring that stays in a processor's first cache.
 const RING_ENTRIES_MIN: usize = 256;
-/// Messages of migrations that can be under way at once, beside one a slot.
-const CONTROL_MESSAGES: usize = 2 * osier_domain::ACTORS_MAX;
+/// Messages of one actor's migration that can be under way in one direction.
+const MESSAGES_PER_ACTOR: usize = 2;
+/// The part of a ring that a consumer may have taken out without telling the producer.
+const UNTOLD_PARTS: usize = 4;
 
 /// Bytes of the object that holds both doorbells.
 pub const BELLS_BYTES: u64 = 2 * DOORBELL_BYTES;
 
-/// Bytes of a ring's object: room for more messages than can be under way with so many slots, so that a full
-/// ring is a bug.
-pub fn ring_object_bytes(slots: u16) -> u64 {
-    let entries = (usize::from(slots) + CONTROL_MESSAGES).next_power_of_two().max(RING_ENTRIES_MIN);
-    ring_bytes(entries) as u64
+/// Messages that have to be sent and can be under way in one direction at once.
+fn reserved(slots: u16, actors: usize) -> usize {
+    usize::from(slots) + MESSAGES_PER_ACTOR * actors
+}
+
+/// Bytes of a ring's object. Half of the ring is for what has to be sent, a quarter for what is not yet told of, a
+/// quarter for what is offered.
+pub fn ring_object_bytes(slots: u16, actors: usize) -> u64 {
+    let entries = (2 * reserved(slots, actors)).next_power_of_two().max(RING_ENTRIES_MIN);
+    ring_bytes(entries)
 }
 
 fn lines(object: &Object) -> SharedLines {
@@ -46,18 +62,31 @@ pub struct Link {
     /// Entries that were no messages; each is a defect of the other side.
     malformed: u64,
     depth_max: u64,
+    /// Entries of the ring that may be taken when something is only offered.
+    offered_below: usize,
 }
 
 impl Link {
-    /// Takes the ends of `side` for an epoch. `rings[0]` goes from host to device.
-    pub fn open(side: Side, rings: &[Object; 2], bells: &Object, epoch: u64) -> Result<Link, RingError> {
+    /// Takes the ends of `side` for an epoch, of rings made for so many slots and actors. `rings[0]` goes from host
+    /// to device.
+    pub fn open(
+        side: Side,
+        rings: &[Object; 2],
+        bells: &Object,
+        epoch: u64,
+        (slots, actors): (u16, usize),
+    ) -> Result<Link, RingError> {
         let ring = |index: usize| Ring::open_generation(lines(&rings[index]), epoch);
         let (out, inward) = match side {
             Side::Host => (0, 1),
             Side::Device => (1, 0),
         };
+        let tx = ring(out)?.producer();
+        let kept = reserved(slots, actors) + tx.capacity() / UNTOLD_PARTS;
+        let offered_below = tx.capacity().checked_sub(kept);
         Ok(Link {
-            tx: ring(out)?.producer(),
+            offered_below: offered_below.expect("a ring is made for its slots and actors"),
+            tx,
             rx: ring(inward)?.consumer(),
             tx_bell: Doorbell::new(bells, out as u64 * DOORBELL_BYTES),
             rx_bell: Doorbell::new(bells, inward as u64 * DOORBELL_BYTES),
@@ -68,12 +97,12 @@ impl Link {
 
     /// Sends a message; [`Link::ring`] tells the other side of all that were sent.
     fn send(&mut self, message: &Message) {
-        self.tx.push(message.encode()).expect("a ring holds more than can be under way");
+        self.tx.push(message.encode()).expect("a ring has room for what has to be sent");
     }
 
     /// Sends a message that may be left out when the other side is far behind; whoever wants it asks again.
     pub fn offer(&mut self, message: &Message) {
-        if self.tx.free() > self.tx.capacity() / 2 {
+        if self.tx.capacity() - self.tx.free() < self.offered_below {
             self.send(message);
         }
     }
@@ -157,5 +186,61 @@ impl Link {
     /// The most that lay there when it was asked.
     pub fn depth_max(&self) -> u64 {
         self.depth_max
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use osier_domain::message::Request;
+    use osier_domain::{ActorId, Descriptor, Opcode, SlotId, Status, StreamId, Tag};
+    use osier_pmr::{Backing, ObjectKind, Region};
+
+    use super::*;
+
+    /// The smallest ring, one that the slots fill, the largest, and one where the actors are most of it.
+    const MADE_FOR: [(u16, usize); 4] = [(1, 1), (120, 4), (256, osier_domain::ACTORS_MAX), (1, 64)];
+
+    fn message(slot: u16) -> Message {
+        let descriptor = Descriptor {
+            opcode: Opcode::Flush,
+            unit_blocks: 1,
+            flags: 0,
+            tag: Tag::NONE,
+            slot: SlotId(slot),
+            units: 0,
+            blocks: 0,
+            slba: 0,
+            output_bytes: 0,
+            state_handle: 0,
+        };
+        let (stream, status) = (StreamId(0), Status::SUCCESS);
+        let request = Request { descriptor, stream, sequence: 1, visited: 0, status, fetched: false, output: 0 };
+        Message { kind: Kind::Request(request) }
+    }
+
+    #[test]
+    fn moves_that_are_asked_for_again_and_again_leave_room_for_what_has_to_be_sent() {
+        for (slots, actors) in MADE_FOR {
+            let region = Region::create(&Backing::Memfd, 4 << 20, [1; 16]).unwrap();
+            let bytes = ring_object_bytes(slots, actors);
+            let rings = ["a", "b"].map(|name| region.allocate(name, ObjectKind::RING, bytes, 4096).unwrap());
+            let bells = region.allocate("bells", ObjectKind::DOORBELL, BELLS_BYTES, 4096).unwrap();
+            format(&rings, &bells, 1).unwrap();
+            let ends = |side| Link::open(side, &rings, &bells, 1, (slots, actors)).unwrap();
+            let (mut host, mut device) = (ends(Side::Host), ends(Side::Device));
+            // The consumer has taken as much as it can without telling.
+            let untold = host.tx.capacity() / UNTOLD_PARTS - 1;
+            for _ in 0..untold {
+                host.send(&message(0));
+                assert!(device.receive().is_some());
+            }
+            let ask = Message { kind: Kind::MoveRequest { actor: ActorId(0), to: Side::Host } };
+            (0..10_000).for_each(|_| host.offer(&ask));
+            assert!((0..reserved(slots, actors)).all(|_| host.tx.push(message(0).encode()).is_ok()), "{slots} slots");
+            // And one is let through once the device has caught up.
+            while device.receive().is_some() {}
+            host.offer(&ask);
+            assert!(device.receive().is_some(), "{slots} slots, {actors} actors");
+        }
     }
 }

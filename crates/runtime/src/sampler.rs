@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use osier_domain::{ActorId, Nanos, Side};
 use osier_sched::{ActorView, Decision, DeviceSample, Header, HostSample, Sample, encode_header, encode_sample};
 
-use crate::control::Gauge;
+use crate::control::{ActorStats, Gauge};
 use crate::error::RuntimeError;
 use crate::link::Link;
 use crate::machine::Machine;
@@ -208,10 +208,16 @@ impl Sampler {
         for (index, seen) in self.seen.iter_mut().enumerate() {
             let id = ActorId(index as u16);
             let usage = machine.runner.usage(id);
-            setup.control.set_actor_stats(id, Side::Host, usage.bytes_in, usage.busy_ns);
+            let stats = ActorStats {
+                bytes: usage.bytes_in,
+                busy_ns: usage.busy_ns,
+                calls: usage.calls,
+                failed: usage.failed(),
+            };
+            setup.control.set_actor_stats(id, Side::Host, &stats);
             // An actor that is on its way is seen when it has arrived.
             let Some(side) = setup.owner(id) else { continue };
-            let (bytes, busy_ns) = setup.control.actor_stats(id, side);
+            let ActorStats { bytes, busy_ns, .. } = setup.control.actor_stats(id, side);
             if seen.0 != Some(side) {
                 *seen = (Some(side), now, busy_ns);
             }

@@ -11,7 +11,7 @@
 //! | `memory.N`, `state.N` | linear memory and shared state of actor N |
 //! | `witness` | of a soak: what its client knows to be written |
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,6 +22,7 @@ use osier_actor::{
     Registry, Runner, Segment, prepare, try_out,
 };
 use osier_device::{Device, DeviceParams, Profile};
+use osier_domain::arena::Layout;
 use osier_domain::migrate::{self, OwnerState, Phase};
 use osier_domain::{ActorId, Checkpoint, Domain, Nanos, OwnerRecord, STREAMS_MAX, Side, Tag};
 use osier_image::{Image, Media, MediaKind, Superblock, inspect};
@@ -30,7 +31,7 @@ use osier_sched::Class;
 use zeroize::Zeroizing;
 
 use crate::bootstrap::{Bootstrap, Job, Options, Placement};
-use crate::control::{CONTROL_BYTES, Control, Gauge, MOVES_BYTES};
+use crate::control::{ActorStats, CONTROL_BYTES, Control, Gauge, MOVES_BYTES, STREAM_INFLIGHT_MAX};
 use crate::error::RuntimeError;
 use crate::link::{self, Link};
 use crate::machine::Machine;
@@ -77,6 +78,27 @@ impl osier_device::Bytes for BufferBytes {
 /// What the flash layer is told of a media error.
 pub fn media_error(error: &osier_image::MediaError) -> osier_flash::MediaError {
     if error.is_no_space() { osier_flash::MediaError::NoSpace } else { osier_flash::MediaError::Io }
+}
+
+/// What a tenant may use, and what its actors used since their domains began. Pairs are of host and device.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+pub struct TenantUsage {
+    /// Its name.
+    pub tenant: String,
+    /// Thousandths of one processor that it gets in each domain, if it is limited.
+    pub cpu_permille: Option<u32>,
+    /// How many actors it has.
+    pub actors: u64,
+    /// Bytes of their memories and shared state in the region.
+    pub memory_bytes: u64,
+    /// Time: of the processor on the host, of the model on the device.
+    pub busy_ns: [u64; 2],
+    /// Input bytes.
+    pub bytes: [u64; 2],
+    /// Calls.
+    pub calls: u64,
+    /// Calls that failed their request.
+    pub failed: u64,
 }
 
 /// What every process of a device has.
@@ -172,9 +194,56 @@ impl Setup {
         }
     }
 
-    /// Whether the scheduler may move an actor.
+    /// Whether an actor may be moved: its pipeline does not fix where it is.
     pub fn movable(&self, actor: ActorId) -> bool {
         self.pipelines.actor(actor).stage.placement == osier_actor::pipeline::Placement::Any
+    }
+
+    /// What each tenant may use and used so far, in the order of their names.
+    pub fn tenants(&self) -> Vec<TenantUsage> {
+        let mut tenants: BTreeMap<&str, TenantUsage> = BTreeMap::new();
+        for (index, actor) in self.pipelines.actors().iter().enumerate() {
+            let tenant = tenants.entry(&actor.tenant).or_insert_with(|| TenantUsage {
+                tenant: actor.tenant.clone(),
+                cpu_permille: actor.limits.cpu_permille,
+                ..TenantUsage::default()
+            });
+            let objects = [memory_name(index), state_name(index)];
+            tenant.memory_bytes +=
+                objects.iter().filter_map(|name| self.region.find(name).ok()).map(|o| o.len()).sum::<u64>();
+            tenant.actors += 1;
+            for side in [Side::Host, Side::Device] {
+                let stats = self.control.actor_stats(actor.id, side);
+                tenant.busy_ns[side as usize] += stats.busy_ns;
+                tenant.bytes[side as usize] += stats.bytes;
+                tenant.calls += stats.calls;
+                tenant.failed += stats.failed;
+            }
+        }
+        tenants.into_values().collect()
+    }
+
+    /// Refuses a region whose file somebody made shorter: who touches what is gone dies of SIGBUS.
+    pub fn check_region(&self) -> Result<(), RuntimeError> {
+        let stated = self.region.region_bytes();
+        let length = self.region.as_fd().try_clone_to_owned().and_then(|fd| std::fs::File::from(fd).metadata());
+        match length.map(|found| found.len()) {
+            Ok(found) if found < stated => {
+                let path = osier_image::Layout::new(&self.image).pmr();
+                Err(RuntimeError::RegionCut { path, stated, found })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Bytes that a domain's process needs for itself (`resident.rs` says what is counted).
+    pub fn resident_bytes(&self, side: Side) -> Option<u64> {
+        let layout = osier_image::Layout::new(&self.image);
+        let left_out = [layout.pmr(), layout.media()];
+        // The kernel shows paths without links in them.
+        let [image, pmr, media] =
+            [&self.image, &left_out[0], &left_out[1]].map(|path| path.canonicalize().unwrap_or_else(|_| path.clone()));
+        crate::resident::resident_bytes(self.control.pid(side), &image, &[&pmr, &media])
     }
 
     /// Blocks of a unit of each pipeline.
@@ -198,7 +267,8 @@ impl Setup {
 
     /// A domain's ends of the rings.
     pub fn link(&self, side: Side, epoch: u64) -> Result<Link, RuntimeError> {
-        Ok(Link::open(side, &self.rings, &self.bells, epoch)?)
+        let made_for = (self.pipelines.layout().slots, self.pipelines.actors().len());
+        Ok(Link::open(side, &self.rings, &self.bells, epoch, made_for)?)
     }
 
     /// Empties the rings.
@@ -304,7 +374,14 @@ impl Setup {
         control.set_gauge(Gauge::Pending, domain.pending() as u64);
         for actor in 0..self.defaults.len() as u16 {
             let id = ActorId(actor);
-            control.set_actor_stats(id, Side::Device, runner.usage(id).bytes_in, domain.stats(id).busy);
+            let usage = runner.usage(id);
+            let stats = ActorStats {
+                bytes: usage.bytes_in,
+                busy_ns: domain.stats(id).busy,
+                calls: usage.calls,
+                failed: usage.failed(),
+            };
+            control.set_actor_stats(id, Side::Device, &stats);
         }
         let stats = device.stats();
         control.set_gauge(Gauge::HostBytes, stats.raw_bytes_written);
@@ -436,11 +513,12 @@ impl Prepared {
         // When its keys are made and its actors come up: an entry stays for good.
         write_registry(path, &registry)?;
         if let Job::Soak(spec) = job {
-            check_soak(spec, pipelines.layout().request_blocks_max, image.superblock().logical_blocks)?;
+            check_soak(spec, &pipelines.layout(), image.superblock().logical_blocks)?;
         }
         ensure_objects(&region, &profile, &pipelines, &code, job)?;
         let setup = Setup::assemble(image.path(), image.superblock().clone(), image.profile_text(), region, options)?;
         setup.format_buffer_if_fresh()?;
+        setup.control.set_placement(options.placement);
         let prepared = Prepared { setup, image, keys };
         prepared.place_actors(options.placement);
         Ok(prepared)
@@ -453,7 +531,8 @@ impl Prepared {
             let word = record.load();
             let state = OwnerState::decode(word);
             self.tell_of_record(ActorId(index as u16), word, state);
-            let kept = placement == Placement::Adaptive && state.is_some();
+            let movable = self.setup.movable(ActorId(index as u16));
+            let kept = placement == Placement::Adaptive && state.is_some_and(|s| movable || s.owner == *side);
             if !kept {
                 let generation = state.map_or(1, |s| s.generation + 1);
                 let placed = OwnerState { generation, owner: *side, phase: Phase::Active };
@@ -495,7 +574,18 @@ impl Prepared {
 }
 
 /// Refuses a soak that does not fit the device.
-fn check_soak(spec: &SoakSpec, most: u32, capacity: u64) -> Result<(), RuntimeError> {
+fn check_soak(spec: &SoakSpec, layout: &Layout, capacity: u64) -> Result<(), RuntimeError> {
+    let most = u64::from(layout.slots).min(STREAM_INFLIGHT_MAX);
+    if spec.depth as u64 > most {
+        let text = format!(
+            "{} requests in flight are more than this device takes ({most}: its pipelines have {} slots, and one stream \
+             has {STREAM_INFLIGHT_MAX} requests in flight at most); ask for fewer with --depth, or raise slots in its \
+             pipelines.toml",
+            spec.depth, layout.slots
+        );
+        return Err(RuntimeError::Option(text));
+    }
+    let most = layout.request_blocks_max;
     if spec.request_blocks > most {
         let text = format!(
             "requests of {} blocks are longer than the pipelines of this device take ({most}); ask for fewer, or raise \
@@ -524,7 +614,7 @@ fn check_request(options: &Options, job: &Job, profile: &Profile) -> Result<(), 
         Waiter::new(policy).map_err(|error| refused(&error))?;
     }
     if let Job::Files(spec) = job {
-        crate::corpus::check(&spec.inputs)?;
+        crate::corpus::check(&spec.inputs, spec.input_bytes_max)?;
     }
     if let Some(path) = &options.record {
         // Where the host's process makes it; nothing that is there is lost if this session does not start.
@@ -584,7 +674,7 @@ fn ensure_objects(
     zero(fresh("control", ObjectKind::STATISTICS, CONTROL_BYTES)?.bytes());
     zero(fresh("moves", ObjectKind::STATISTICS, MOVES_BYTES)?.bytes());
     for ring in ["ring.h2d", "ring.d2h"] {
-        fresh(ring, ObjectKind::RING, link::ring_object_bytes(pipelines.layout().slots))?;
+        fresh(ring, ObjectKind::RING, link::ring_object_bytes(pipelines.layout().slots, pipelines.actors().len()))?;
     }
     fresh("bells", ObjectKind::DOORBELL, link::BELLS_BYTES)?;
     fresh("owners", ObjectKind::RECORD, owners_bytes(pipelines.actors().len()))?;

@@ -31,7 +31,7 @@ use crate::setup::{Prepared, Setup};
 
 /// Deaths within one minute after which the supervisor gives up: something kills domains faster than they recover.
 const DEATHS_PER_MINUTE_MAX: usize = 20;
-/// How long a domain may take to park, to become ready, or to stop, before it is killed.
+/// How long a domain may take to park or to become ready before it is killed.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Both domains.
 const BOTH: [Side; 2] = [Side::Host, Side::Device];
@@ -132,17 +132,38 @@ impl Session {
     }
 
     /// Stops both domains in order: the host first, then the device, which drains its write buffer.
+    ///
+    /// # Errors
+    /// [`RuntimeError::NotStopped`] if one had to be killed, or ended in another way than by itself.
     pub fn stop(mut self) -> Result<Vec<Death>, RuntimeError> {
+        self.setup().check_region()?;
         self.setup().control.stop();
+        let patience = Duration::from_secs(self.spec.options.stop_patience_s);
+        let mut unfinished = None;
         for side in [Side::Host, Side::Device] {
             let Some(mut domain) = self.domains[side as usize].take() else { continue };
-            let status = wait_or_kill(&mut domain)?;
+            let (status, killed) = wait_or_kill(&mut domain, patience)?;
             if !status.success() {
-                tracing::warn!(%side, %status, "a domain did not end by itself");
+                let how = if killed { format!("not within {patience:?}, and was killed") } else { status.to_string() };
+                let undone = self.undone(side);
+                let error = RuntimeError::NotStopped { side, how, undone };
+                tracing::warn!(%error, "the device is stopped all the same");
+                unfinished.get_or_insert(error);
             }
         }
         self.prepared.close()?;
-        Ok(std::mem::take(&mut self.deaths))
+        unfinished.map_or(Ok(std::mem::take(&mut self.deaths)), Err)
+    }
+
+    /// What a domain that did not stop in order has left undone.
+    fn undone(&self, side: Side) -> &'static str {
+        match side {
+            Side::Host => "requests in flight were not completed; the next start takes them up",
+            Side::Device if self.setup().media_outlive_their_process() => {
+                "completed data that had not reached the media lie in the memory region; the next start takes them up"
+            }
+            Side::Device => "the media were in its memory or none, as always when it stops",
+        }
     }
 
     /// Which of these domains has died, if one does within `patience`.
@@ -159,6 +180,8 @@ impl Session {
             Err(error) => return Err(RuntimeError::System { what: "watch the domains", source: error.into() }),
         }
         let found = fds.iter().position(|fd| !fd.revents().is_empty());
+        // Before anything in the region is touched because of a death: this may be what it died of.
+        self.setup().check_region()?;
         Ok(found.map(|index| alive[index]))
     }
 
@@ -351,17 +374,18 @@ pub enum Watch {
     End,
 }
 
-fn wait_or_kill(domain: &mut Domain) -> Result<std::process::ExitStatus, RuntimeError> {
+/// How it ended, and whether that took a kill.
+fn wait_or_kill(domain: &mut Domain, patience: Duration) -> Result<(std::process::ExitStatus, bool), RuntimeError> {
     let collect = |source| RuntimeError::System { what: "wait for a domain to end", source };
     let began = Instant::now();
-    while began.elapsed() < PATIENCE {
+    while began.elapsed() < patience {
         if let Some(status) = domain.child.try_wait().map_err(collect)? {
-            return Ok(status);
+            return Ok((status, false));
         }
         std::thread::sleep(LOOK);
     }
     domain.child.kill().map_err(collect)?;
-    domain.child.wait().map_err(collect)
+    Ok((domain.child.wait().map_err(collect)?, true))
 }
 
 /// Reads the bootstrap from standard input, ties this process's life to its parent's, and runs the domain.

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use clap::Subcommand;
 use osier_domain::{ActorId, Side};
-use osier_report::Table;
+use osier_report::{Table, Unit, format_value};
 use osier_runtime::Attached;
+use osier_runtime::bootstrap::Placement;
 
 use super::Context;
 use crate::exit::{Exit, Failure};
@@ -19,7 +20,14 @@ pub enum ActorCommand {
         /// The device
         device: String,
     },
+    /// What each tenant may use, and what its actors used since they were started
+    Tenants {
+        /// The device
+        device: String,
+    },
     /// Move an actor, or a whole pipeline; from then on the policy rests
+    ///
+    /// It goes before `--placement` of the session, but not before `placement` in a pipeline: such an actor stays.
     Move {
         /// The device
         device: String,
@@ -52,6 +60,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub fn run(command: &ActorCommand, context: &Context) -> Result<Exit> {
     match command {
         ActorCommand::Ls { device } => list(&Attached::open(&context.image_path(device)?)?, context),
+        ActorCommand::Tenants { device } => tenants(&Attached::open(&context.image_path(device)?)?, context),
         ActorCommand::Move { device, actor, to } => {
             move_actors(&Attached::open(&context.image_path(device)?)?, actor, *to)
         }
@@ -63,7 +72,7 @@ fn list(device: &Attached, context: &Context) -> Result<Exit> {
     let mut rows = Vec::new();
     for actor in device.setup.pipelines.actors() {
         let place = device.setup.owner(actor.id).map_or("moving".to_owned(), |side| side.to_string());
-        let bytes = [Side::Host, Side::Device].map(|side| device.setup.control.actor_stats(actor.id, side).0);
+        let bytes = [Side::Host, Side::Device].map(|side| device.setup.control.actor_stats(actor.id, side).bytes);
         rows.push(serde_json::json!({
             "actor": actor.label(), "where": place, "bytes_host": bytes[0], "bytes_device": bytes[1],
             "current": actor.current,
@@ -78,12 +87,41 @@ fn list(device: &Attached, context: &Context) -> Result<Exit> {
     Ok(Exit::Ok)
 }
 
+fn tenants(device: &Attached, context: &Context) -> Result<Exit> {
+    let tenants = device.setup.tenants();
+    if context.json {
+        println!("{}", serde_json::to_string(&tenants)?);
+        return Ok(Exit::Ok);
+    }
+    let mut table = Table::new().left("tenant").right("share").right("memory").right("time on host");
+    table =
+        table.right("time on device").right("bytes on host").right("bytes on device").right("calls").right("failed");
+    let seconds = |ns: u64| format_value(ns as f64 / 1e9, Unit::Seconds);
+    for tenant in tenants {
+        let share = tenant.cpu_permille.map_or("-".to_owned(), |permille| format!("{}%", f64::from(permille) / 10.0));
+        table.row([
+            tenant.tenant,
+            share,
+            format_value(tenant.memory_bytes as f64, Unit::Bytes),
+            seconds(tenant.busy_ns[0]),
+            seconds(tenant.busy_ns[1]),
+            tenant.bytes[0].to_string(),
+            tenant.bytes[1].to_string(),
+            tenant.calls.to_string(),
+            tenant.failed.to_string(),
+        ]);
+    }
+    print!("{}", table.to_text());
+    Ok(Exit::Ok)
+}
+
 fn move_actors(device: &Attached, wanted: &str, to: Destination) -> Result<Exit> {
     let to = match to {
         Destination::Host => Some(Side::Host),
         Destination::Device => Some(Side::Device),
         Destination::Auto => None,
     };
+    refuse_fixed(device, wanted, to)?;
     for actor in select(device, wanted)? {
         let control = &device.setup.control;
         let began = Instant::now();
@@ -107,11 +145,65 @@ fn move_actors(device: &Attached, wanted: &str, to: Destination) -> Result<Exit>
             return Err(Failure::new(Exit::Failure, text).into());
         }
     }
+    if let Some(note) = note(device, wanted, to)? {
+        eprintln!("osier: {note}");
+    }
     Ok(Exit::Ok)
 }
 
+/// Refuses what cannot be done: an actor that its pipeline fixes elsewhere, and a policy where there is none.
+fn refuse_fixed(device: &Attached, wanted: &str, to: Option<Side>) -> Result<(), Failure> {
+    let placement = device.setup.control.placement();
+    let text = match (to, fixed_elsewhere(device, wanted, to)?.as_slice()) {
+        (None, _) if placement != Placement::Adaptive => format!(
+            "the device runs with --placement {}, so there is no policy to give placement back to; name host or device, \
+             or start it with --placement adaptive",
+            word(placement)
+        ),
+        (Some(_), [label]) if device.setup.pipelines.find_actor(wanted).is_some() => format!(
+            "{label} stays where it is: `placement` of its stage fixes it there; set it to \"any\" in pipelines.toml and \
+             start the device again"
+        ),
+        _ => return Ok(()),
+    };
+    Err(Failure::new(Exit::BadInput, text))
+}
+
+/// What somebody who moved actors should know.
+fn note(device: &Attached, wanted: &str, to: Option<Side>) -> Result<Option<String>, Failure> {
+    let fixed = fixed_elsewhere(device, wanted, to)?;
+    let placement = device.setup.control.placement();
+    Ok(match to {
+        Some(_) if !fixed.is_empty() => {
+            Some(format!("{} stayed: `placement` of their stages in pipelines.toml fixes them", fixed.join(", ")))
+        }
+        Some(_) if placement != Placement::Adaptive => Some(format!(
+            "this goes before --placement {} until the actors are moved again or the device is started again",
+            word(placement)
+        )),
+        _ => None,
+    })
+}
+
+fn word(placement: Placement) -> &'static str {
+    match placement {
+        Placement::Host => "host",
+        Placement::Device => "device",
+        Placement::Adaptive => "adaptive",
+    }
+}
+
+/// The labels of those that are meant, are elsewhere, and may not be moved.
+fn fixed_elsewhere(device: &Attached, wanted: &str, to: Option<Side>) -> Result<Vec<String>, Failure> {
+    let chosen = select(device, wanted)?;
+    let meant = |id: ActorId| chosen.iter().any(|each| each.is_none_or(|chosen| chosen == id));
+    let actors = device.setup.pipelines.actors().iter().filter(|a| meant(a.id) && !device.setup.movable(a.id));
+    let elsewhere = actors.filter(|a| to.is_some() && device.setup.owner(a.id) != to);
+    Ok(elsewhere.map(|a| a.label()).collect())
+}
+
 /// The actors that a word means; `None` stands for all of them.
-fn select(device: &Attached, wanted: &str) -> Result<Vec<Option<ActorId>>> {
+fn select(device: &Attached, wanted: &str) -> Result<Vec<Option<ActorId>>, Failure> {
     if wanted == "all" {
         return Ok(vec![None]);
     }
@@ -124,7 +216,7 @@ fn select(device: &Attached, wanted: &str) -> Result<Vec<Option<ActorId>>> {
     if of.is_empty() {
         let known: Vec<String> = pipelines.actors().iter().filter(|a| a.current).map(|a| a.label()).collect();
         let text = format!("this device has no actor or pipeline `{wanted}`; it has {}", known.join(", "));
-        return Err(Failure::new(Exit::BadInput, text).into());
+        return Err(Failure::new(Exit::BadInput, text));
     }
     Ok(of)
 }

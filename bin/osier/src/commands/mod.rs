@@ -23,9 +23,9 @@ use crate::home;
 /// Where actors are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum PlacementArg {
-    /// All on the host, for good
+    /// All on the host; only `osier actor move` moves them
     Host,
-    /// All on the device, for good
+    /// All on the device; only `osier actor move` moves them
     Device,
     /// On the device at the start, then where the policy wants them
     Adaptive,

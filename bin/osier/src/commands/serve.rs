@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
-use osier_runtime::bootstrap::{Event, Job, Options};
+use osier_runtime::bootstrap::{Event, Job, Options, STOP_PATIENCE_S};
 use osier_runtime::{Session, Watch};
 
 use super::{Context, PlacementArg};
@@ -53,6 +53,10 @@ pub struct RunArgs {
     /// Write the scheduler's samples to this file, for `osier sched replay`
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
+    /// How long each side may take to stop before it is killed, which ends with an error
+    #[arg(long, value_name = "SECONDS", default_value_t = STOP_PATIENCE_S)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub stop_patience: u64,
 }
 
 fn parse_cpus(text: &str) -> Result<[usize; 2], String> {
@@ -75,6 +79,7 @@ impl RunArgs {
             rate_divisor: self.rate_divisor,
             thermal_time_scale: self.thermal_time_scale,
             record: self.record.clone(),
+            stop_patience_s: self.stop_patience,
             ..Options::default()
         }
     }
@@ -98,9 +103,9 @@ pub fn run(args: &ServeArgs, context: &Context) -> Result<Exit> {
         _ if stop.is_set() => Watch::End,
         _ => Watch::On,
     })?;
-    let deaths = session.stop()?;
-    for death in deaths {
+    for death in session.deaths() {
         eprintln!("osier: the {} domain died ({}) and was recovered in {:?}", death.side, death.how, death.recovery);
     }
+    session.stop()?;
     Ok(Exit::Ok)
 }

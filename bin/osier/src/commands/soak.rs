@@ -2,12 +2,12 @@
 
 use anyhow::{Result, bail};
 use clap::Args;
-use osier_domain::{Status, Step};
+use osier_domain::{Side, Status, Step};
 use osier_report::{Table, Unit, format_value};
 use osier_runtime::bootstrap::{Crash, Event, Forced, Job, JobReport};
-use osier_runtime::control::{Gauge, MoveTimes};
+use osier_runtime::control::MoveTimes;
 use osier_runtime::workload::SoakSpec;
-use osier_runtime::{Death, Session, Watch};
+use osier_runtime::{Death, Session, TenantUsage, Watch};
 
 use super::Context;
 use super::serve::RunArgs;
@@ -27,8 +27,8 @@ pub struct SoakArgs {
     /// Requests in all
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
     requests: u64,
-    /// Requests in flight
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=256))]
+    /// Requests in flight; at most the slots of the device's pipelines
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..))]
     depth: u64,
     /// Blocks of 4096 bytes a request
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
@@ -87,6 +87,7 @@ struct Found {
     digests: [u64; 2],
     deaths: Vec<Death>,
     resident_bytes: u64,
+    tenants: Vec<TenantUsage>,
 }
 
 /// Runs the soak.
@@ -119,21 +120,33 @@ pub fn run(args: &SoakArgs, context: &Context) -> Result<Exit> {
     });
     let stop = crate::signals::stop_flag()?;
     let mut session = Session::start(super::domain::session(image, options, job)?)?;
-    let mut found = Found { report: None, moves: Vec::new(), digests: [0; 2], deaths: Vec::new(), resident_bytes: 0 };
+    let mut found = Found {
+        report: None,
+        moves: Vec::new(),
+        digests: [0; 2],
+        deaths: Vec::new(),
+        resident_bytes: 0,
+        tenants: Vec::new(),
+    };
     session.watch(|session, event| match event {
         Some(Event::Finished(report)) => {
             let control = &session.setup().control;
             found.report = Some((**report).clone());
             found.moves = control.move_log(0);
             found.digests = control.digest();
-            found.resident_bytes = control.gauge(Gauge::Resident);
+            found.tenants = session.setup().tenants();
+            found.resident_bytes = session.setup().resident_bytes(Side::Device).unwrap_or(0);
             Watch::End
         }
         _ if stop.is_set() => Watch::End,
         _ => Watch::On,
     })?;
-    found.deaths = session.stop()?;
-    show(&found, context)
+    found.deaths = session.deaths().to_vec();
+    let stopped = session.stop();
+    let exit = show(&found, context)?;
+    // After what was found, which is worth seeing whatever the end was like.
+    stopped?;
+    Ok(exit)
 }
 
 fn show(found: &Found, context: &Context) -> Result<Exit> {
@@ -145,7 +158,7 @@ fn show(found: &Found, context: &Context) -> Result<Exit> {
     } else {
         print!("{}", table(found, report).to_text());
     }
-    for text in tally.first_failures.iter().chain(&tally.first_wrong) {
+    for text in tally.first_failures.iter().chain(&tally.first_lost).chain(&tally.first_wrong) {
         eprintln!("osier: {text}");
     }
     if broken > 0 {
@@ -190,6 +203,7 @@ fn json(found: &Found, report: &JobReport) -> serde_json::Value {
             "resolutions": d.resolutions.iter().map(|r| format!("{r:?}")).collect::<Vec<_>>(),
         })).collect::<Vec<_>>(),
         "device_resident_bytes": found.resident_bytes,
+        "tenants": found.tenants,
         "host_cpu_ns": report.host_cpu_ns,
         "write_ns": report.write_ns,
     })

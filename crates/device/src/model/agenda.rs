@@ -42,11 +42,11 @@ impl Event {
     }
 }
 
-/// When, and by what serial number among those of the same instant.
-type Key = (u64, u64);
+/// When, and by what serial number among those of the same instant: the upper and the lower half.
+type Key = u128;
 
 /// Later than anything.
-const NEVER: Key = (u64::MAX, u64::MAX);
+const NEVER: Key = Key::MAX;
 
 /// A queue of events by time, and among those of the same time by the order in which they were put in.
 ///
@@ -57,6 +57,8 @@ pub(super) struct Agenda {
     lanes: [VecDeque<(Key, Event)>; LANES],
     /// The first key of each lane, and of the heap behind them.
     first: [Key; LANES + 1],
+    /// The least of these, and whose it is.
+    least: (Key, usize),
     heap: BinaryHeap<Reverse<(Key, Event)>>,
     serial: u64,
 }
@@ -64,59 +66,55 @@ pub(super) struct Agenda {
 impl Agenda {
     pub(super) fn new() -> Agenda {
         let lanes = std::array::from_fn(|_| VecDeque::new());
-        Agenda { lanes, first: [NEVER; LANES + 1], heap: BinaryHeap::new(), serial: 0 }
+        Agenda { lanes, first: [NEVER; LANES + 1], least: (NEVER, 0), heap: BinaryHeap::new(), serial: 0 }
     }
 
     #[inline]
     pub(super) fn push(&mut self, at: u64, event: Event) {
         self.serial += 1;
-        let (key, index) = ((at, self.serial), event.lane());
+        let (key, mut index) = (Key::from(at) << 64 | Key::from(self.serial), event.lane());
         let lane = &mut self.lanes[index];
-        match lane.back() {
-            Some((last, _)) if *last > key => {
-                self.heap.push(Reverse((key, event)));
-                self.first[LANES] = self.first[LANES].min(key);
-            }
-            Some(_) => lane.push_back((key, event)),
-            None => {
-                lane.push_back((key, event));
-                self.first[index] = key;
-            }
+        if lane.back().is_some_and(|(last, _)| *last > key) {
+            self.heap.push(Reverse((key, event)));
+            index = LANES;
+        } else {
+            lane.push_back((key, event));
         }
-    }
-
-    #[inline]
-    fn next(&self) -> (Key, usize) {
-        let mut least = (self.first[0], 0);
-        for (index, key) in self.first.iter().enumerate().skip(1) {
-            if *key < least.0 {
-                least = (*key, index);
-            }
+        self.first[index] = self.first[index].min(key);
+        if key < self.least.0 {
+            self.least = (key, index);
         }
-        least
     }
 
     /// When the next event is; `u64::MAX` without one.
     #[inline]
     pub(super) fn next_at(&self) -> u64 {
-        self.next().0.0
+        (self.least.0 >> 64) as u64
     }
 
     /// Takes the next event.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<Event> {
-        let (key, index) = self.next();
+        let (key, index) = self.least;
         if key == NEVER {
             return None;
         }
-        if index == LANES {
-            let taken = self.heap.pop();
+        let taken = if index == LANES {
+            let taken = self.heap.pop().map(|Reverse((_, event))| event);
             self.first[LANES] = self.heap.peek().map_or(NEVER, |Reverse((key, _))| *key);
-            return taken.map(|Reverse((_, event))| event);
+            taken
+        } else {
+            let taken = self.lanes[index].pop_front().map(|(_, event)| event);
+            self.first[index] = self.lanes[index].front().map_or(NEVER, |(key, _)| *key);
+            taken
+        };
+        self.least = (self.first[0], 0);
+        for (index, key) in self.first.iter().enumerate().skip(1) {
+            if *key < self.least.0 {
+                self.least = (*key, index);
+            }
         }
-        let taken = self.lanes[index].pop_front();
-        self.first[index] = self.lanes[index].front().map_or(NEVER, |(key, _)| *key);
-        taken.map(|(_, event)| event)
+        taken
     }
 }
 

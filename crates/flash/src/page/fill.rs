@@ -38,15 +38,7 @@ impl PageFtl {
         let units = self.config.ftl.logical_units * u64::from(fill_permille) / 1000;
         match pattern {
             FillPattern::Sequential => self.fill_in_order(units as u32),
-            FillPattern::UniformRandom => {
-                let room = u64::from(self.fill_superblocks()) * u64::from(self.sizes.superblock_units);
-                if units > room {
-                    let reason = "collection keeps too many of the few superblocks free for so much data; fill less, or \
-                                  take more capacity or over-provisioning";
-                    return Err(ConfigError::new("precondition.fill_permille", fill_permille, reason));
-                }
-                self.fill_as_in_steady_state(units as u32, seed);
-            }
+            FillPattern::UniformRandom => self.fill_as_in_steady_state(units as u32, seed),
         }
         Ok(())
     }
@@ -70,8 +62,9 @@ impl PageFtl {
     /// take. Logical units come in shuffled runs that are short enough to stay in the processor's cache, and
     /// the places of each superblock in order, so that a terabyte does not wait for memory at every unit.
     fn fill_as_in_steady_state(&mut self, units: u32, seed: u64) {
-        let count = self.fill_superblocks();
         let full = self.sizes.superblock_units;
+        // Where the capacity leaves less than collection would like to keep free, it begins at once.
+        let count = self.superblocks_usable().max(units.div_ceil(full)).min(self.free_count());
         let mut rng = Rng::new(seed);
         // From the oldest to the youngest, so that their lives rise.
         let shares: Vec<u32> = series(u64::from(units), u64::from(full), count).into_iter().rev().collect();
@@ -93,11 +86,6 @@ impl PageFtl {
         for (&number, &valid) in numbers.iter().zip(&shares) {
             self.close_filled(number, valid);
         }
-    }
-
-    /// Superblocks that hold data when a device was written for long.
-    fn fill_superblocks(&self) -> u32 {
-        self.superblocks_usable().min(self.free_count())
     }
 
     fn close_filled(&mut self, number: u32, valid: u32) {

@@ -250,6 +250,12 @@ impl Workload for Files {
         (self.files_right, self.corpus.pieces.len() as u64)
     }
 
+    fn notice(&self) -> Option<String> {
+        let (left_out, limit) = (self.corpus.left_out, self.spec.input_bytes_max >> 20);
+        (left_out > 0)
+            .then(|| format!("{left_out} files of the inputs are left out: {limit} MiB are taken, and they do not fit"))
+    }
+
     fn input_bytes(&self) -> u64 {
         self.corpus.pieces.iter().map(|p| p.bytes).sum()
     }

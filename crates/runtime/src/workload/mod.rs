@@ -47,6 +47,10 @@ pub trait Workload {
     fn files(&self) -> (u64, u64) {
         (0, 0)
     }
+    /// What a person should know of its input.
+    fn notice(&self) -> Option<String> {
+        None
+    }
     /// Bytes of input that it works on.
     fn input_bytes(&self) -> u64 {
         0
@@ -91,7 +95,7 @@ pub struct Tally {
 }
 
 /// Failures and wrong blocks that are kept in words.
-const FIRST_MAX: usize = 8;
+pub const FIRST_MAX: usize = 8;
 /// Completion times that are kept at most.
 const COMPLETIONS_MAX: usize = 1 << 24;
 
@@ -180,8 +184,11 @@ pub struct TallyReport {
     pub failed: u64,
     /// The first failures in words.
     pub first_failures: Vec<String>,
-    /// Requests lost.
+    /// Requests lost: passed over, or still in flight when nobody had anything to do any more.
     pub lost: u64,
+    /// The first of those in flight in words, with where each was last.
+    #[serde(default)]
+    pub first_lost: Vec<String>,
     /// Requests repeated.
     pub repeated: u64,
     /// Requests out of order.
@@ -216,6 +223,7 @@ impl From<&Tally> for TallyReport {
             failed: tally.failed,
             first_failures: tally.first_failures.clone(),
             lost: tally.lost,
+            first_lost: Vec::new(),
             repeated: tally.repeated,
             out_of_order: tally.out_of_order,
             wrong_blocks: tally.wrong_blocks,

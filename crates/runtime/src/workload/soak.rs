@@ -268,9 +268,9 @@ impl Workload for Soak {
             self.trimming = false;
             return;
         }
-        if let Some(busy) = self.busy.get_mut(group as usize) {
-            *busy = false;
-        }
+        // One that a soak over more groups left is none of this one's.
+        let Some(busy) = self.busy.get_mut(group as usize) else { return };
+        *busy = false;
         if !done.request.status.is_success() {
             return;
         }

@@ -15,7 +15,7 @@ use clap::Args;
 use osier_runtime::bootstrap::{Event, Job, Options, Placement};
 use osier_runtime::create::{CreateSpec, DEFAULT_PIPELINE, create};
 use osier_runtime::workload::FilesSpec;
-use osier_runtime::{Session, Watch};
+use osier_runtime::{RuntimeError, Session, Watch};
 use osier_sched::Recording;
 
 use super::{Context as Invocation, PlacementArg, domain};
@@ -52,9 +52,10 @@ pub struct DemoArgs {
     /// Let the temperature change so many times faster.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     thermal_time_scale: u32,
-    /// Where the HTML report goes.
-    #[arg(long, default_value = "osier-demo.html", value_name = "FILE")]
-    report: PathBuf,
+    /// Where the HTML report goes; a file that is no such report is never overwritten [default: osier-demo.html; of
+    /// one run alone osier-demo-one-run.html, of `sched record` FILE.html].
+    #[arg(long, value_name = "PATH")]
+    report: Option<PathBuf>,
     /// Where the device is made; by default in a temporary directory that is removed at the end.
     #[arg(long, value_name = "DIR")]
     device: Option<PathBuf>,
@@ -68,6 +69,8 @@ pub struct DemoArgs {
 
 /// Bytes of input at most, so that a pass over it is short against the run.
 const INPUT_BYTES_MAX: u64 = 96 << 20;
+/// Where a report's title stands.
+const REPORT_HEAD_BYTES: usize = 4096;
 /// The device that the demo makes.
 const CAPACITY_BYTES: u64 = 1 << 30;
 
@@ -76,7 +79,10 @@ pub fn run(args: &DemoArgs, context: &Invocation) -> Result<Exit> {
     let (text, profile) = profiles::find(&args.profile)?;
     let scaled = profile.scaled(args.rate_divisor, args.thermal_time_scale);
     let inputs = inputs(&args.input)?;
-    check_report(&args.report)?;
+    // Before a device is made for what cannot be written to it.
+    osier_runtime::corpus::check(&inputs, INPUT_BYTES_MAX).map_err(RuntimeError::from)?;
+    let report = report_path(args);
+    check_report(&report, page::title(args))?;
     let temporary = tempfile::Builder::new().prefix("osier-demo-").tempdir().context("making a temporary directory")?;
     let root = args.device.clone().unwrap_or_else(|| temporary.path().to_owned());
     let first: Placement = args.placement.into();
@@ -89,15 +95,15 @@ pub fn run(args: &DemoArgs, context: &Invocation) -> Result<Exit> {
     }
     let prediction = Prediction::of(&scaled, &outcomes);
     let page = page::build(args, &scaled, &outcomes, &prediction);
-    std::fs::write(&args.report, page).with_context(|| format!("writing the report {}", args.report.display()))?;
+    std::fs::write(&report, page).with_context(|| format!("writing the report {}", report.display()))?;
     if context.json {
-        println!("{}", outcome::json(&outcomes, &prediction));
+        println!("{}", outcome::json(&outcomes, &prediction, &report));
     } else {
         println!("\n{}", outcome::table(&outcomes).to_text());
         if !args.skip_fixed {
             println!("{}", prediction.sentence());
         }
-        println!("report: {}", args.report.display());
+        println!("report: {}", report.display());
     }
     if let Some(path) = &args.record {
         check_record(path)?;
@@ -105,15 +111,47 @@ pub fn run(args: &DemoArgs, context: &Invocation) -> Result<Exit> {
     Ok(if outcomes.iter().all(Outcome::is_right) { Exit::Ok } else { Exit::VerificationFailed })
 }
 
-/// Refuses a place where the report cannot go, before the work that it is to report on.
-fn check_report(path: &Path) -> Result<()> {
+/// Where the report goes. Each kind has a name of its own, so that one does not take the place of another.
+fn report_path(args: &DemoArgs) -> PathBuf {
+    let named = args.report.clone();
+    named.unwrap_or_else(|| match (&args.record, args.skip_fixed) {
+        (Some(samples), true) => {
+            let mut name = samples.clone().into_os_string();
+            name.push(".html");
+            name.into()
+        }
+        (_, true) => "osier-demo-one-run.html".into(),
+        (_, false) => "osier-demo.html".into(),
+    })
+}
+
+/// Refuses a place where the report cannot go, or where something else than a report of this title is, before the work
+/// that it is to report on.
+fn check_report(path: &Path, title: &str) -> Result<()> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if path.is_dir() || !directory.is_dir() {
         let text =
             format!("the report cannot go to {}; name a file in a directory that exists with --report", path.display());
         return Err(Failure::new(Exit::BadInput, text).into());
     }
+    // What is no file, such as a pipe, has nothing to lose.
+    if path.is_file() && !is_report(path, title) {
+        let text = format!(
+            "{} is there and is not a report titled \"{title}\"; name another file with --report, or remove it",
+            path.display()
+        );
+        return Err(Failure::new(Exit::BadInput, text).into());
+    }
     Ok(())
+}
+
+/// Whether a file is empty, or a report of this title.
+fn is_report(path: &Path, title: &str) -> bool {
+    let element = format!("<title>{title}</title>");
+    std::fs::read(path).is_ok_and(|bytes| {
+        let head = String::from_utf8_lossy(&bytes[..bytes.len().min(REPORT_HEAD_BYTES)]);
+        bytes.is_empty() || head.contains(&element)
+    })
 }
 
 /// Refuses a recording that was cut short: the host's domain said why, and went on.
@@ -186,13 +224,15 @@ fn one_run(
             Some(Event::Serving { .. }) => {}
             Some(Event::Finished(report)) => {
                 outcome.finish(session, report);
+                report.tally.first_lost.iter().for_each(|text| view.notice(text));
                 return Watch::End;
             }
         }
         Watch::On
     })?;
     view.end();
-    outcome.deaths = session.stop()?.len();
+    outcome.deaths = session.deaths().len();
+    session.stop()?;
     if !outcome.finished {
         bail!("the {label} run was stopped before it ended");
     }

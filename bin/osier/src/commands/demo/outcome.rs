@@ -171,6 +171,7 @@ pub fn table(outcomes: &[Outcome]) -> Table {
     row("switch p50", &|o| if o.moves.is_empty() { "-".into() } else { seconds(at_share(&o.switches(), 0.5)).into() });
     row("switch p99", &|o| if o.moves.is_empty() { "-".into() } else { seconds(at_share(&o.switches(), 0.99)).into() });
     row("longest gap between completions", &|o| seconds(o.report.tally.longest_gap_ns).into());
+    row("waited for a processor around it", &|o| seconds(o.report.gap_processor_wait_ns).into());
     row("requests lost", &|o| zero(o.report.tally.lost));
     row("requests repeated", &|o| zero(o.report.tally.repeated));
     row("requests out of order", &|o| zero(o.report.tally.out_of_order));
@@ -188,7 +189,7 @@ fn zero(count: u64) -> Cell {
 }
 
 /// Everything, for programs.
-pub fn json(outcomes: &[Outcome], prediction: &Prediction) -> String {
+pub fn json(outcomes: &[Outcome], prediction: &Prediction, report: &std::path::Path) -> String {
     let run = |o: &Outcome| {
         let switches = o.switches();
         serde_json::json!({
@@ -203,5 +204,6 @@ pub fn json(outcomes: &[Outcome], prediction: &Prediction) -> String {
         })
     };
     let runs: Vec<_> = outcomes.iter().map(run).collect();
-    serde_json::json!({ "runs": runs, "comparison": prediction }).to_string()
+    serde_json::json!({ "runs": runs, "comparison": prediction, "report_path": report.display().to_string() })
+        .to_string()
 }
