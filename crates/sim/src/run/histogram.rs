@@ -193,7 +193,10 @@ mod tests {
                 let share = |value: u64| at_or_below(value) * 1_000_000 / count as u64;
                 let exact = *sorted.iter().find(|value| share(**value) >= permillion.into()).unwrap_or(&sorted[0]);
                 let found = histogram.percentile(permillion);
-                assert!(found >= exact && (found - exact) as u128 * 128 <= exact.into(), "{exact} is given as {found}");
+                assert!(
+                    found >= exact && u128::from(found - exact) * 128 <= exact.into(),
+                    "{exact} is given as {found}"
+                );
             }
             let counted: Vec<u64> = histogram.buckets().map(|(_, _, count)| count).collect();
             for ((low, high, count), at) in histogram.buckets().zip(0..) {
