@@ -1,5 +1,6 @@
 #!/bin/sh
-# Builds every module of this workspace and puts it as NAME.wasm into the directory given, by default prebuilt/.
+# Builds every module of this workspace and puts it as NAME.wasm into the directory given, by default prebuilt/; cache
+# policies into policies/ in it.
 # The result is the same byte for byte wherever the sources lie: the toolchain is pinned by rust-toolchain.toml, paths
 # are rewritten, and Cargo.lock is taken as it is. A test of crates/actor compares prebuilt/ with a build of its own.
 set -eu
@@ -24,4 +25,10 @@ for manifest in example/Cargo.toml builtin/*/Cargo.toml; do
     name=$(sed -n 's/^name = "osier-\(.*\)"$/\1/p' "$manifest")
     cp "$built/osier_$(echo "$name" | tr - _).wasm" "$out/$name.wasm"
     chmod 644 "$out/$name.wasm"
+done
+mkdir -p "$out/policies"
+for manifest in policies/*/Cargo.toml; do
+    name=$(sed -n 's/^name = "osier-policy-\(.*\)"$/\1/p' "$manifest")
+    cp "$built/osier_policy_$(echo "$name" | tr - _).wasm" "$out/policies/$name.wasm"
+    chmod 644 "$out/policies/$name.wasm"
 done

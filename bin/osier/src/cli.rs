@@ -70,6 +70,9 @@ pub enum Command {
     Trace(commands::trace::TraceCommand),
     /// Simulate a device under a workload or a trace
     Sim(commands::sim::SimArgs),
+    /// Try eviction policies of the DRAM cache on traces
+    #[command(subcommand)]
+    Cache(commands::cache::CacheCommand),
     /// Check a device under random traffic, forced migrations and planned deaths
     Soak(commands::soak::SoakArgs),
     /// Run one domain; started by the supervisor

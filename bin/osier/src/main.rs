@@ -11,6 +11,7 @@ mod exit;
 mod home;
 mod logging;
 mod output;
+mod policies;
 mod profiles;
 mod signals;
 mod units;

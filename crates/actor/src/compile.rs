@@ -196,7 +196,7 @@ impl std::fmt::Debug for Code {
 }
 
 /// What both the compiling and the loading side agree on; Wasmtime refuses an artefact of another setting.
-fn config(flavour: Flavour) -> Config {
+pub(crate) fn config(flavour: Flavour) -> Config {
     let mut config = Config::new();
     config
         .memory_init_cow(false)
@@ -305,9 +305,22 @@ impl CodeCache {
         flavour: Flavour,
         compiler: &Compiler<'_>,
     ) -> Result<Code, CompileError> {
+        let module = self.module(engines.engine(flavour), name, wasm, flavour, compiler)?;
+        Ok(Code { module, flavour })
+    }
+
+    /// The same for an engine of the flavour's [`config`].
+    pub(crate) fn module(
+        &self,
+        engine: &Engine,
+        name: &str,
+        wasm: &[u8],
+        flavour: Flavour,
+        compiler: &Compiler<'_>,
+    ) -> Result<Module, CompileError> {
         let path = self.path(wasm, flavour);
-        if let Some(code) = self.find(engines, &path, flavour) {
-            return Ok(code);
+        if let Some(module) = self.find(engine, &path) {
+            return Ok(module);
         }
         match compiler {
             Compiler::CacheOnly => return Err(CompileError::Missing { module: name.to_owned(), path }),
@@ -329,7 +342,7 @@ impl CodeCache {
             }
         }
         let missing = || CompileError::Missing { module: name.to_owned(), path: path.clone() };
-        self.find(engines, &path, flavour).ok_or_else(missing)
+        self.find(engine, &path).ok_or_else(missing)
     }
 
     fn failed(&self, what: &str, error: &io::Error) -> CompileError {
@@ -349,7 +362,7 @@ impl CodeCache {
     }
 
     /// An artefact that is there, whole, and fits this process's engines.
-    fn find(&self, engines: &Engines, path: &Path, flavour: Flavour) -> Option<Code> {
+    fn find(&self, engine: &Engine, path: &Path) -> Option<Module> {
         let sum = fs::read_to_string(path.with_extension("sum")).ok()?;
         let mut file = fs::File::open(path).ok()?;
         let mut artefact = Vec::new();
@@ -362,9 +375,9 @@ impl CodeCache {
         // SAFETY: the file is what `precompile_module` made: it lies in a directory that only this user can
         // write (checked when the cache was opened), under a name of this build, and its checksum is right.
         // Nobody overwrites it in place: `write_whole` renames.
-        let module = unsafe { Module::deserialize_open_file(engines.engine(flavour), file) };
+        let module = unsafe { Module::deserialize_open_file(engine, file) };
         match module {
-            Ok(module) => Some(Code { module, flavour }),
+            Ok(module) => Some(module),
             Err(error) => {
                 tracing::info!(path = %path.display(), %error, "a compiled module does not fit and is made anew");
                 None

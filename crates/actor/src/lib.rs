@@ -19,6 +19,7 @@ pub mod memory;
 pub mod module;
 pub mod native;
 pub mod pipeline;
+pub mod policy;
 pub mod prepare;
 pub mod runner;
 pub mod sandbox;

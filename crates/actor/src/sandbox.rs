@@ -483,7 +483,7 @@ where
 }
 
 /// An error of Wasmtime on one line: the trap, or what an import said.
-fn describe(error: &wasmtime::Error) -> String {
+pub(crate) fn describe(error: &wasmtime::Error) -> String {
     match error.downcast_ref::<Trap>() {
         Some(trap) => trap.to_string(),
         None => error.root_cause().to_string(),

@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::{Pair, Random};
+use osier_actor::policy::PolicyModule;
+use osier_actor::{CodeCache, Compiler};
+use osier_cache::{CacheConfig, Op, ParameterValues, SetIndex, WriteMode, replay, replay_with};
 
 fn actors() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../actors").canonicalize().unwrap()
@@ -47,6 +50,14 @@ fn target() -> PathBuf {
     program.ancestors().nth(3).unwrap().to_owned()
 }
 
+/// The modules in a directory, by name.
+fn modules(directory: &Path) -> Vec<String> {
+    let names = std::fs::read_dir(directory).unwrap().map(|e| e.unwrap().file_name().to_string_lossy().into_owned());
+    let mut names: Vec<String> = names.filter_map(|name| name.strip_suffix(".wasm").map(str::to_owned)).collect();
+    names.sort();
+    names
+}
+
 #[test]
 fn the_modules_kept_are_what_their_sources_build() {
     let directory = tempfile::tempdir().unwrap();
@@ -55,12 +66,7 @@ fn the_modules_kept_are_what_their_sources_build() {
     }
     let mut names: Vec<String> = osier_actor::builtin::names().map(str::to_owned).collect();
     names.sort();
-    let mut built: Vec<String> = std::fs::read_dir(directory.path())
-        .unwrap()
-        .map(|e| e.unwrap().file_name().to_string_lossy().trim_end_matches(".wasm").to_owned())
-        .collect();
-    built.sort();
-    assert_eq!(built, names, "every module is built in, and every built-in has its source");
+    assert_eq!(modules(directory.path()), names, "every module is built in, and every built-in has its source");
     for builtin in &osier_actor::builtin::BUILTINS {
         let fresh = std::fs::read(directory.path().join(format!("{}.wasm", builtin.name))).unwrap();
         assert!(
@@ -68,6 +74,12 @@ fn the_modules_kept_are_what_their_sources_build() {
             "actors/prebuilt/{}.wasm is not what its source builds; run actors/build.sh",
             builtin.name
         );
+    }
+    let (built, kept) = (directory.path().join("policies"), actors().join("prebuilt/policies"));
+    assert_eq!(modules(&built), modules(&kept), "every cache policy is kept built, and has its source");
+    for name in modules(&kept) {
+        let [fresh, kept] = [&built, &kept].map(|place| std::fs::read(place.join(format!("{name}.wasm"))).unwrap());
+        assert!(fresh == kept, "prebuilt/policies/{name}.wasm is not what its source builds; run actors/build.sh");
     }
 }
 
@@ -98,4 +110,39 @@ fn an_actor_in_c_does_what_its_rust_twin_does() {
         assert_eq!(c.read(0, &found).unwrap(), data);
     }
     assert!(c.moved > 100);
+}
+
+#[test]
+fn a_cache_policy_in_c_misses_as_often_as_its_built_in_twin() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("clock.wasm");
+    if !build(&actors().join("c/build.sh"), &[&actors().join("c/clock.c"), &path]) {
+        return;
+    }
+    let cache = CodeCache::open(directory.path().join("code")).unwrap();
+    let module = PolicyModule::load(&path, &cache, &Compiler::InProcess).unwrap();
+    for (seed, frames) in [(1, 10), (2, 100), (3, 300)] {
+        let config = CacheConfig {
+            frames,
+            ways: frames,
+            set_index: SetIndex::Modulo,
+            write: WriteMode::Back,
+            reserve_frames: 0,
+            pinned_pages_max: 0,
+            eviction: "clock".to_owned(),
+            eviction_parameters: ParameterValues::new(),
+            prefetch: "none".to_owned(),
+            prefetch_parameters: ParameterValues::new(),
+            write_log: None,
+        };
+        let mut random = Random(seed);
+        // The product of two numbers: small ones come more often.
+        let pages: Vec<u64> = (0..20_000).map(|_| random.below(40) * random.below(40)).collect();
+        let requests = || pages.iter().map(|page| (*page, Op::READ));
+        let policy = module.policy(config.shape().unwrap(), &ParameterValues::new(), 0).unwrap();
+        let found = replay_with(&config, policy, requests()).unwrap().misses;
+        assert_eq!(found, replay(&config, 0, requests()).unwrap().misses, "{frames} frames");
+        let fifo = CacheConfig { eviction: "fifo".to_owned(), ..config };
+        assert_ne!(found, replay(&fifo, 0, requests()).unwrap().misses, "another policy would be seen");
+    }
 }

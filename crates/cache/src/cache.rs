@@ -27,6 +27,7 @@ mod audit;
 mod commands;
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use crate::config::{CacheConfig, SetIndex, WriteMode};
 use crate::error::ConfigError;
@@ -156,6 +157,16 @@ pub struct PolicyFault {
     pub set: u32,
     /// What it named; nothing if it named none although it has frames.
     pub named: Option<u32>,
+}
+
+impl fmt::Display for PolicyFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let PolicyFault { set, named } = self;
+        match named {
+            Some(frame) => write!(f, "it named frame {frame} as the victim of set {set}, where it has no such frame"),
+            None => write!(f, "it named no victim of set {set}, where it has frames"),
+        }
+    }
 }
 
 /// What is kept of a set.
@@ -294,6 +305,14 @@ impl<P: Eviction> Cache<P> {
     #[must_use]
     pub fn last_fault(&self) -> Option<PolicyFault> {
         self.last_fault
+    }
+
+    /// Why results are no longer those of the policy: it failed, or named a wrong victim. Whoever drives the cache
+    /// ends the run with this, for what comes out of it is not what was asked for.
+    #[must_use]
+    pub fn policy_failure(&self) -> Option<String> {
+        let failure = self.policy.failure().map(str::to_owned);
+        failure.or_else(|| self.last_fault.map(|fault| fault.to_string()))
     }
 
     /// What the prefetcher wants after the latest request, soonest first. Nothing is brought in until
@@ -562,7 +581,8 @@ impl<P: Eviction> Cache<P> {
     #[cold]
     fn overrule(&mut self, set: u32, named: Option<u32>) -> u32 {
         self.stats.policy_faults += 1;
-        self.last_fault = Some(PolicyFault { set, named });
+        let fault = PolicyFault { set, named };
+        self.last_fault = Some(fault);
         let Shape { ways, .. } = self.shape;
         let first = set * ways;
         let mut round = (0..ways).map(|step| first + (self.fallback + step) % ways);
@@ -570,6 +590,7 @@ impl<P: Eviction> Cache<P> {
         let frame = ruled.expect("the set has a frame that can leave");
         self.fallback = (frame - first + 1) % ways;
         self.policy.removed(set, frame);
+        self.policy.overruled(&fault);
         frame
     }
 

@@ -100,6 +100,22 @@ pub enum ConfigError {
     BeladyBeside(&'static str),
 }
 
+/// A replay without a result.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReplayError {
+    /// The cache cannot be made.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The policy failed, so what was counted is not its result.
+    #[error("the eviction policy failed within the first {requests} requests: {reason}")]
+    Policy {
+        /// Requests that had been made when it was seen.
+        requests: u64,
+        /// What it did.
+        reason: String,
+    },
+}
+
 /// A command about one page that could not be carried out. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommandError {

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::cache::PolicyFault;
 use crate::error::{ParameterError, PolicyError, UnknownPolicy};
 use crate::flags::Flags;
 use crate::policies::{Arc, Clock, Fifo, Lifo, Lru, Mru, Random, S3Fifo, Sieve};
@@ -104,6 +105,17 @@ pub trait Eviction: Send {
     /// `frame` leaves the policy's hands for another reason: its page was pinned, evicted by command, or taken
     /// because the policy named no good victim.
     fn removed(&mut self, set: u32, frame: u32);
+
+    /// It named a wrong victim or none. The cache has taken another, and [`Eviction::removed`] has said which.
+    fn overruled(&mut self, fault: &PolicyFault) {
+        let _ = fault;
+    }
+
+    /// Why it can decide no more, and for good; nothing from a policy that cannot fail. A driver ends its run with
+    /// this: what has left since was not the policy's choice. [`crate::Cache::policy_failure`] asks it.
+    fn failure(&self) -> Option<&str> {
+        None
+    }
 }
 
 impl Eviction for Box<dyn Eviction> {
@@ -125,6 +137,14 @@ impl Eviction for Box<dyn Eviction> {
 
     fn removed(&mut self, set: u32, frame: u32) {
         (**self).removed(set, frame);
+    }
+
+    fn overruled(&mut self, fault: &PolicyFault) {
+        (**self).overruled(fault);
+    }
+
+    fn failure(&self) -> Option<&str> {
+        (**self).failure()
     }
 }
 

@@ -24,7 +24,7 @@
 //! let trace = (0..10_000_u64).map(|request| (request * request % 257, Op::READ));
 //! let stats = replay(&config, 0, trace)?;
 //! assert_eq!(stats.hits + stats.misses, 10_000);
-//! # Ok::<(), osier_cache::ConfigError>(())
+//! # Ok::<(), osier_cache::ReplayError>(())
 //! ```
 #![forbid(unsafe_code)]
 
@@ -46,7 +46,7 @@ mod write_log;
 
 pub use cache::{Cache, Evicted, Fill, Op, Outcome, PolicyFault, Prefetched, Presence, Wait};
 pub use config::{CacheConfig, FRAMES_MAX, LINES_PER_PAGE_MAX, SetIndex, WriteLogConfig, WriteMode};
-pub use error::{CommandError, ConfigError, ParameterError, PolicyError, UnknownPolicy};
+pub use error::{CommandError, ConfigError, ParameterError, PolicyError, ReplayError, UnknownPolicy};
 pub use eviction::{
     Eviction, Frames, Named, POLICIES, Parameter, ParameterValues, Parameters, PolicyInfo, Recall, Shape, Visitor,
     policy, with_policy,
@@ -58,6 +58,6 @@ pub use prefetch::{
     BestOffset, DEGREE_MAX, NO_PREFETCH, NextN, PREFETCHERS, Prefetch, PrefetcherInfo, Seen, Stride, prefetcher,
 };
 pub use random::SplitMix64;
-pub use replay::replay;
+pub use replay::{replay, replay_with};
 pub use stats::Stats;
 pub use write_log::{ALL_LINES, Compaction, LogSlot, LogStats, WriteLog};

@@ -83,12 +83,12 @@ fn the_optimum_is_only_for_traces_and_says_so() {
     config.eviction = "belady".to_owned();
     assert_eq!(Cache::build(&config, 0).err(), Some(ConfigError::NoFuture));
     let run = |config: &CacheConfig| replay(config, 0, (0..10).map(|page| (page, Op::READ)));
-    assert_eq!(run(&config), Err(ConfigError::BeladyBeside("prefetch")));
+    assert_eq!(run(&config), Err(ConfigError::BeladyBeside("prefetch").into()));
     config.prefetch = "none".to_owned();
     config.prefetch_parameters.clear();
-    assert_eq!(run(&config), Err(ConfigError::BeladyBeside("write_log")));
+    assert_eq!(run(&config), Err(ConfigError::BeladyBeside("write_log").into()));
     config.write_log = None;
-    assert_eq!(run(&config), Err(ConfigError::BeladyBeside("eviction_parameters")));
+    assert_eq!(run(&config), Err(ConfigError::BeladyBeside("eviction_parameters").into()));
     config.eviction_parameters.clear();
     assert_eq!(run(&config).map(|stats| stats.misses), Ok(10));
 }

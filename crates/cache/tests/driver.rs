@@ -8,7 +8,8 @@ use std::collections::HashMap;
 
 use osier_cache::{
     ALL_LINES, Bug, Cache, CacheConfig, CommandError, Compaction, Evicted, Eviction, Fill, Frames, Op, Outcome,
-    POLICIES, ParameterValues, Prefetched, Recall, SetIndex, SplitMix64, Wait, WriteLogConfig, WriteMode, policy,
+    POLICIES, ParameterValues, PolicyFault, Prefetched, Recall, SetIndex, SplitMix64, Wait, WriteLogConfig, WriteMode,
+    policy, replay_with,
 };
 
 const PAGES: u64 = 40;
@@ -438,6 +439,56 @@ fn a_policy_that_names_wrong_victims_is_caught_counted_and_costs_no_bytes() {
         faults += stats.policy_faults;
     }
     assert!(faults > 1000, "only {faults} lies were told");
+}
+
+/// FIFO that can decide no more after some victims, and says so, or names a frame that there is not and says nothing.
+struct Failing {
+    honest: Careless,
+    victims: u32,
+    says_so: bool,
+    overruled: u32,
+}
+
+impl Eviction for Failing {
+    fn inserted(&mut self, set: u32, frame: u32, page: u64, recall: Recall) {
+        self.honest.inserted(set, frame, page, recall);
+    }
+    fn touched(&mut self, _: u32, _: u32) {}
+    fn victim(&mut self, set: u32, recall: Recall, frames: &Frames<'_>) -> Option<u32> {
+        self.victims = self.victims.checked_sub(1)?;
+        self.honest.victim(set, recall, frames).filter(|_| self.victims > 0).or(Some(99))
+    }
+    fn removed(&mut self, set: u32, frame: u32) {
+        self.honest.removed(set, frame);
+    }
+    fn overruled(&mut self, fault: &PolicyFault) {
+        assert_eq!(*fault, PolicyFault { set: 0, named: (self.overruled == 0).then_some(99) });
+        self.overruled += 1;
+    }
+    fn failure(&self) -> Option<&str> {
+        (self.says_so && self.overruled > 0).then_some("it is tired")
+    }
+}
+
+#[test]
+fn a_policy_that_fails_has_no_result() {
+    let failing = |victims, says_so| Failing { honest: Careless::default(), victims, says_so, overruled: 0 };
+    let run = |policy| replay_with(&small(4, 0), policy, (0..100_000).map(|page| (page, Op::READ)));
+    // Four pages come into free frames; the page after the last right victim is the first without one.
+    assert_eq!(run(failing(99_997, true)).unwrap().misses, 100_000);
+    for (says_so, says) in [(true, "it is tired"), (false, "it named frame 99 as the victim of set 0")] {
+        let error = run(failing(99_996, says_so)).unwrap_err().to_string();
+        assert!(error.contains("within the first 100000 requests") && error.contains(says), "{error}");
+        let error = run(failing(9, says_so)).unwrap_err().to_string();
+        assert!(error.contains("within the first 65536 requests"), "it stops soon: {error}");
+    }
+    let mut cache: Cache<Box<dyn Eviction>> = Cache::new(&small(4, 0), Box::new(failing(1, true)) as _).unwrap();
+    for page in 0..5 {
+        cache.at_once(page, Op::READ);
+    }
+    assert_eq!(cache.policy_failure().as_deref(), Some("it is tired"));
+    cache.set_policy(policy("lru", cache.shape(), &ParameterValues::new(), 0).unwrap());
+    assert_eq!(cache.policy_failure(), None, "the new policy did nothing wrong");
 }
 
 /// A fully associative LRU cache.

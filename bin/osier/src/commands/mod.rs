@@ -1,6 +1,7 @@
 //! The command groups, one file each: its arguments as clap reads them, and its work.
 
 pub mod actor;
+pub mod cache;
 pub mod demo;
 pub mod device;
 pub mod domain;
@@ -89,6 +90,7 @@ pub fn run(command: Command, context: &Context) -> anyhow::Result<Exit> {
         Command::Exp(command) => exp::run(&command, context),
         Command::Trace(command) => trace::run(&command, context),
         Command::Sim(args) => sim::run(&args, context),
+        Command::Cache(command) => cache::run(&command, context),
         Command::Soak(args) => soak::run(&args, context),
         Command::Domain => domain::run(),
         // Done before there is a context; see `main`.

@@ -136,9 +136,10 @@ impl<P: Eviction> Cache<P> {
     }
 
     /// Changes the policy; the pages stay. The new one gets those that the old one had, in the order in which they
-    /// came in; uses and ghosts are forgotten.
+    /// came in; uses and ghosts are forgotten, and what the old one did wrong is no failure of the new one.
     pub fn set_policy(&mut self, policy: P) {
         self.policy = policy;
+        self.last_fault = None;
         let mut ruled: Vec<u32> =
             (0..self.shape.frames()).filter(|frame| self.flags[*frame as usize].has(Flags::RULED)).collect();
         ruled.sort_unstable_by_key(|frame| self.arrived[*frame as usize]);

@@ -462,7 +462,7 @@ impl Model {
     }
 
     fn flush_page(&mut self, page: u64) {
-        // It is resident: the cache has just named it. Until the flash has it, reads find it in the controller's memory.
+        // It is resident: the cache has just named it. Until the flash has it, reads find it in the controller.
         if let Some(cache) = &mut self.cache {
             let _ = cache.mark_clean(page);
         }

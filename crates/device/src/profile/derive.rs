@@ -46,9 +46,9 @@ impl Profile {
 
     /// The link as the real-time core has it.
     ///
-    /// The rate is that of a long stream of data towards the host, in bytes of data over the time that the wire is taken:
-    /// lines of CXL.mem where the link has them, else writes of the host's memory by the device in packets of the largest
-    /// size. The latency is that of one load of a line on an idle link, `device_read_ns` included.
+    /// The rate is that of a long stream of data towards the host, in bytes of data over the time that the wire is
+    /// taken: lines of CXL.mem where the link has them, else writes of the host's memory by the device in packets of
+    /// the largest size. The latency is that of one load of a line on an idle link, `device_read_ns` included.
     #[must_use]
     pub fn link_path(&self) -> LinkPath {
         let rate = stream_rate(&self.link) / u64::from(self.scale.rate_divisor.max(1));
@@ -161,7 +161,7 @@ impl CacheSection {
             CacheSize::Permille(share) => (u128::from(pages) * u128::from(share) / 1000) as u64,
         };
         let ways = if self.ways == 0 { wanted } else { self.ways.into() };
-        let frames = if ways == 0 { 0 } else { wanted / ways * ways };
+        let frames = wanted.checked_div(ways).unwrap_or(0) * ways;
         let refuse = |value, reason| Err(ModelError::Value { key: "cache.size", value, reason });
         if frames > pages {
             let reason = format!(

@@ -40,7 +40,7 @@ pub enum TraceCommand {
     },
 }
 
-/// How a trace is read.
+/// Which trace, and how it is read.
 #[derive(Debug, Args)]
 pub struct ReadArgs {
     /// The trace, also compressed by gzip or zstd; `-` is standard input
@@ -251,7 +251,10 @@ impl Opened {
 }
 
 /// Everything that a source gives, one after the other. No completion is waited for, so time is that of the arrivals.
-fn each(source: &mut dyn Source, mut take: impl FnMut(&osier_sim::Request) -> Result<()>) -> Result<()> {
+///
+/// # Errors
+/// What the source says, or `take`.
+pub fn each(source: &mut dyn Source, mut take: impl FnMut(&osier_sim::Request) -> Result<()>) -> Result<()> {
     let mut now = Nanos::ZERO;
     while let Some(request) = source.next(now) {
         let request = request.map_err(refuse)?;
