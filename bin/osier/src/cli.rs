@@ -71,6 +71,8 @@ pub enum Command {
     /// Examine, convert and make traces of requests
     #[command(subcommand)]
     Trace(commands::trace::TraceCommand),
+    /// Simulate a device under a workload or a trace
+    Sim(commands::sim::SimArgs),
     /// Try eviction policies of the DRAM cache on traces
     #[command(subcommand)]
     Cache(commands::cache::CacheCommand),

@@ -15,6 +15,7 @@ mod policies;
 mod profiles;
 mod signals;
 mod units;
+mod whole_file;
 
 use std::process::ExitCode;
 

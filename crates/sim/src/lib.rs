@@ -8,6 +8,8 @@
 //!
 //! [`fault`] runs the flash under power cuts, rot and deaths of dies, against a plain reference.
 //!
+//! [`run`] drives a device model with a workload or a trace, and reports what it measured.
+//!
 //! [`trace`] reads what others recorded, [`workload`] makes requests of a description; both are a [`Source`].
 //!
 //! Invariants: nothing here reads a clock, a file or the environment; a run depends on its
@@ -20,6 +22,7 @@ mod host;
 mod queue;
 mod request;
 mod rng;
+pub mod run;
 pub mod thermal;
 pub mod torture;
 pub mod trace;

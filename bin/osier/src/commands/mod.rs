@@ -9,6 +9,7 @@ pub mod exp;
 pub mod fault;
 pub mod sched;
 pub mod serve;
+pub mod sim;
 pub mod soak;
 pub mod trace;
 
@@ -90,6 +91,7 @@ pub fn run(command: Command, context: &Context) -> anyhow::Result<Exit> {
         Command::Exp(command) => exp::run(&command, context),
         Command::Fault(command) => fault::run(&command, context),
         Command::Trace(command) => trace::run(&command, context),
+        Command::Sim(args) => sim::run(&args, context),
         Command::Cache(command) => cache::run(&command, context),
         Command::Soak(args) => soak::run(&args, context),
         Command::Domain => domain::run(),
