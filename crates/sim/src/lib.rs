@@ -3,6 +3,10 @@
 //! [`thermal`] runs sustained writes on the device core under a placement policy and shows throughput
 //! and temperature over time (WIO, arXiv 2604.02442, Figure 1).
 //!
+//! [`cylon`] replays five access patterns through the device's DRAM cache under four eviction policies and next-N
+//! prefetching (Cylon, FAST 2026, Table 3 and Figure 10).
+//!
+//!
 //! [`torture`] runs both domains on the device core under moves, deaths and power cuts, and checks
 //! every answer.
 //!
@@ -13,6 +17,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cylon;
 mod host;
 mod queue;
 mod request;
