@@ -6,6 +6,7 @@
 //! [`cylon`] replays five access patterns through the device's DRAM cache under four eviction policies and next-N
 //! prefetching (Cylon, FAST 2026, Table 3 and Figure 10).
 //!
+//! [`sweep`] says which points a grid of parameters has and shows what came out of them.
 //!
 //! [`torture`] runs both domains on the device core under moves, deaths and power cuts, and checks
 //! every answer.
@@ -22,6 +23,7 @@ mod host;
 mod queue;
 mod request;
 mod rng;
+pub mod sweep;
 pub mod thermal;
 pub mod torture;
 pub mod trace;
