@@ -68,6 +68,8 @@ pub enum Command {
     /// Examine, convert and make traces of requests
     #[command(subcommand)]
     Trace(commands::trace::TraceCommand),
+    /// Simulate a device under a workload or a trace
+    Sim(commands::sim::SimArgs),
     /// Check a device under random traffic, forced migrations and planned deaths
     Soak(commands::soak::SoakArgs),
     /// Run one domain; started by the supervisor

@@ -14,6 +14,7 @@ mod output;
 mod profiles;
 mod signals;
 mod units;
+mod whole_file;
 mod workers;
 
 use std::process::ExitCode;

@@ -117,6 +117,27 @@ pub struct Evicted {
     pub is_dirty: bool,
 }
 
+/// Where the newest bytes of a page are, as far as the cache knows; the write log aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// Below the cache.
+    Absent,
+    /// In this frame.
+    Resident {
+        /// The frame.
+        frame: u32,
+        /// Whether they are newer than those below.
+        is_dirty: bool,
+    },
+    /// On their way into this frame.
+    Filling {
+        /// The frame.
+        frame: u32,
+    },
+    /// They left dirty, and are still in the frame that they left.
+    Draining,
+}
+
 /// What came of a prefetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prefetched {
@@ -286,6 +307,19 @@ impl<P: Eviction> Cache<P> {
     #[must_use]
     pub fn resident(&self, page: u64) -> Option<u32> {
         self.find(page).filter(|frame| self.flags[*frame as usize].state() == State::Resident)
+    }
+
+    /// Where a page's newest bytes are, for whoever goes around the cache; no request.
+    #[must_use]
+    pub fn presence(&self, page: u64) -> Presence {
+        match self.find(page).map(|frame| (frame, self.flags[frame as usize])) {
+            Some((frame, flags)) if flags.state() == State::Resident => {
+                Presence::Resident { frame, is_dirty: flags.has(Flags::DIRTY) }
+            }
+            Some((frame, _)) => Presence::Filling { frame },
+            None if !self.draining.is_empty() && self.draining.contains_key(&page) => Presence::Draining,
+            None => Presence::Absent,
+        }
     }
 
     /// Resident pages whose bytes are newer than those below, with their frames: what a flush has to write.

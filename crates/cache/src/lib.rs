@@ -44,7 +44,7 @@ mod stats;
 mod table;
 mod write_log;
 
-pub use cache::{Cache, Evicted, Fill, Op, Outcome, PolicyFault, Prefetched, Wait};
+pub use cache::{Cache, Evicted, Fill, Op, Outcome, PolicyFault, Prefetched, Presence, Wait};
 pub use config::{CacheConfig, FRAMES_MAX, LINES_PER_PAGE_MAX, SetIndex, WriteLogConfig, WriteMode};
 pub use error::{CommandError, ConfigError, ParameterError, PolicyError, UnknownPolicy};
 pub use eviction::{

@@ -215,6 +215,15 @@ impl WriteLog {
         is_empty
     }
 
+    /// Forgets the lines of a page. Their slots are taken until their half is compacted.
+    pub fn forget(&mut self, page: u64) {
+        for half in &mut self.halves {
+            if let Some(entry) = half.entry(page) {
+                half.pages[entry as usize].lines = 0;
+            }
+        }
+    }
+
     /// The lines that the log has of a page.
     #[must_use]
     pub fn lines(&self, page: u64) -> u64 {

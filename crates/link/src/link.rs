@@ -137,11 +137,7 @@ impl Link {
     /// # Panics
     /// On a CXL message when the configuration has no CXL flits: [`LinkConfig::cxl_flit`] is to be asked first.
     pub fn transfer(&mut self, now: Time, transaction: Transaction) -> Due {
-        self.now = self.now.max(now);
-        let now = self.now;
-        for wire in &mut self.wires {
-            wire.timeline.forget_before(now);
-        }
+        let now = self.move_to(now);
         let kind = transaction.kind;
         match transaction.access {
             Access::MmioWrite { address, bytes } => self.write(now, Direction::Downstream, kind, address, bytes),
@@ -150,6 +146,37 @@ impl Link {
             Access::DmaRead { address, bytes } => self.read_host(now, kind, address, bytes),
             Access::CxlMem(message) => self.message(now, kind, message),
         }
+    }
+
+    /// The first half of an [`Access::MmioRead`] whose answer takes the device its own time: the requests. They are
+    /// there at [`Due::at`]. `now` as in [`Link::transfer`].
+    pub fn ask_device(&mut self, now: Time, kind: Kind, address: u64, bytes: u32) -> Due {
+        let now = self.move_to(now);
+        let mut due = Due { sent: now, at: now };
+        for page in self.rules.pages(address, bytes) {
+            let sent = self.send(Direction::Downstream, now, kind, self.rules.request(page));
+            due = due.later(Due { sent, at: sent.plus_nanos(self.rules.config.one_way_ns) });
+        }
+        due
+    }
+
+    /// The second half: the completions.
+    pub fn answer_host(&mut self, now: Time, kind: Kind, address: u64, bytes: u32) -> Due {
+        let now = self.move_to(now);
+        let mut due = Due { sent: now, at: now };
+        for page in self.rules.pages(address, bytes) {
+            let sent = self.send(Direction::Upstream, now, kind, self.rules.device_completions(page));
+            due = due.later(Due { sent, at: sent.plus_nanos(self.rules.config.one_way_ns) });
+        }
+        due
+    }
+
+    fn move_to(&mut self, now: Time) -> Time {
+        self.now = self.now.max(now);
+        for wire in &mut self.wires {
+            wire.timeline.forget_before(self.now);
+        }
+        self.now
     }
 
     /// What crossed so far.

@@ -11,6 +11,8 @@
 //! [`torture`] runs both domains on the device core under moves, deaths and power cuts, and checks
 //! every answer.
 //!
+//! [`run`] drives a device model with a workload or a trace, and reports what it measured.
+//!
 //! [`trace`] reads what others recorded, [`workload`] makes requests of a description; both are a [`Source`].
 //!
 //! Invariants: nothing here reads a clock, a file or the environment; a run depends on its
@@ -23,6 +25,7 @@ mod host;
 mod queue;
 mod request;
 mod rng;
+pub mod run;
 pub mod sweep;
 pub mod thermal;
 pub mod torture;

@@ -7,6 +7,7 @@ pub mod domain;
 pub mod exp;
 pub mod sched;
 pub mod serve;
+pub mod sim;
 pub mod soak;
 pub mod trace;
 
@@ -87,6 +88,7 @@ pub fn run(command: Command, context: &Context) -> anyhow::Result<Exit> {
         Command::Sched(command) => sched::run(command, context),
         Command::Exp(command) => exp::run(&command, context),
         Command::Trace(command) => trace::run(&command, context),
+        Command::Sim(args) => sim::run(&args, context),
         Command::Soak(args) => soak::run(&args, context),
         Command::Domain => domain::run(),
         // Done before there is a context; see `main`.

@@ -175,6 +175,18 @@ impl<P: Eviction> Cache<P> {
         }
     }
 
+    /// Forgets the lines that the write log has of a page, because nobody needs them any more; they leave with a
+    /// compaction that has nothing to write. `false` means that the page is being compacted: that has to end first.
+    pub fn forget_logged(&mut self, page: u64) -> bool {
+        if self.compacting == Some(page) {
+            return false;
+        }
+        if let Some(log) = &mut self.log {
+            log.forget(page);
+        }
+        true
+    }
+
     /// Lets the half of the write log that takes lines be compacted before it is full, for a flush. `false` means
     /// that the other half is still being compacted, or that there is no log.
     pub fn seal_log(&mut self) -> bool {

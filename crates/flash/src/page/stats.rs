@@ -203,6 +203,12 @@ impl<M: PageMedia> PageFtl<M> {
         ((self.map.capacity() + self.reverse.capacity()) * size_of::<u32>()) as u64
     }
 
+    /// Whether no more superblocks are free than collection keeps for itself: a write that waits now waits for it.
+    #[must_use]
+    pub fn is_out_of_space(&self) -> bool {
+        self.free_count() <= self.config.ftl.collection.free_min
+    }
+
     /// Nanoseconds of work of each die, by die number; over a span of time, utilisation.
     pub fn die_busy_ns(&self) -> impl ExactSizeIterator<Item = u64> + '_ {
         self.array.die_busy_ns()
