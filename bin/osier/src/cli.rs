@@ -65,6 +65,8 @@ pub enum Command {
     /// Reproduce a published figure
     #[command(subcommand)]
     Exp(commands::exp::ExpCommand),
+    /// Simulate a grid of parameters on all processors
+    Sweep(commands::sweep::SweepArgs),
     /// Examine, convert and make traces of requests
     #[command(subcommand)]
     Trace(commands::trace::TraceCommand),

@@ -38,8 +38,7 @@ pub fn find_with(word: &str, set: &[(String, toml::Value)]) -> anyhow::Result<Pr
         return Ok(profile);
     }
     let name = if is_path(word) { word } else { text.name.as_str() };
-    Profile::parse_with(name, &text.text, set)
-        .map_err(|error| Failure::new(Exit::BadInput, error.to_string()).into())
+    Profile::parse_with(name, &text.text, set).map_err(|error| Failure::new(Exit::BadInput, error.to_string()).into())
 }
 
 fn is_path(word: &str) -> bool {

@@ -26,8 +26,14 @@ fn factor_of(unit: &str) -> Option<u64> {
     named.or(short).map(|(_, factor)| *factor)
 }
 
-const TIMES: [(&str, u64); 6] =
-    [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000), ("min", 60_000_000_000), ("h", 3_600_000_000_000)];
+const TIMES: [(&str, u64); 6] = [
+    ("ns", 1),
+    ("us", 1_000),
+    ("ms", 1_000_000),
+    ("s", 1_000_000_000),
+    ("min", 60_000_000_000),
+    ("h", 3_600_000_000_000),
+];
 
 /// The nanoseconds that a text such as `5s`, `2.5 ms` or `10min` means. A number alone has no meaning.
 ///
@@ -107,7 +113,8 @@ mod tests {
 
     #[test]
     fn times_are_read_to_the_nanosecond() {
-        let cases = [("5s", 5_000_000_000), ("2.5 ms", 2_500_000), ("0.001us", 1), ("10min", 600_000_000_000), ("0h", 0)];
+        let cases =
+            [("5s", 5_000_000_000), ("2.5 ms", 2_500_000), ("0.001us", 1), ("10min", 600_000_000_000), ("0h", 0)];
         for (text, nanos) in cases {
             assert_eq!(parse_duration_ns(text), Ok(nanos), "{text}");
         }

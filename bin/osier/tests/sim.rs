@@ -91,7 +91,10 @@ fn a_run_is_shown_for_people_and_for_programs_and_written_as_asked() {
     let (out, err) = place.expect(3, &args);
     assert!(out.is_empty() && err.contains("r.html exists already"), "{err}");
     let again = place.expect(0, &[&args[..], &["--overwrite"]].concat()).0;
-    assert_eq!(again, serde_json::to_string(&report).map(|_| fs::read_to_string(place.path("r.json")).unwrap()).unwrap());
+    assert_eq!(
+        again,
+        serde_json::to_string(&report).map(|_| fs::read_to_string(place.path("r.json")).unwrap()).unwrap()
+    );
 }
 
 /// Mean and longest latency, worked out from the log of requests, are those of the report; parts add up.
@@ -167,7 +170,8 @@ fn wrong_input_is_refused_in_one_line_and_leaves_nothing() {
     fs::write(place.path("empty"), "").unwrap();
     fs::write(place.path("words"), "this is no trace\n").unwrap();
     fs::write(place.path("wrong.toml"), WORKLOAD.replace("depth = 8", "deep = 8")).unwrap();
-    fs::write(place.path("large.toml"), WORKLOAD.replace("range_bytes = 67108864", "range_bytes = 8589934592")).unwrap();
+    fs::write(place.path("large.toml"), WORKLOAD.replace("range_bytes = 67108864", "range_bytes = 8589934592"))
+        .unwrap();
     let huge = WORKLOAD.replace("block_bytes = 4096", "block_bytes = 134217728").replace("67108864", "134217728");
     fs::write(place.path("huge.toml"), huge).unwrap();
     fs::write(place.path("no-profile.toml"), "[device]\n").unwrap();

@@ -9,6 +9,7 @@ pub mod sched;
 pub mod serve;
 pub mod sim;
 pub mod soak;
+pub mod sweep;
 pub mod trace;
 
 use std::path::PathBuf;
@@ -87,6 +88,7 @@ pub fn run(command: Command, context: &Context) -> anyhow::Result<Exit> {
         Command::Actor(command) => actor::run(&command, context),
         Command::Sched(command) => sched::run(command, context),
         Command::Exp(command) => exp::run(&command, context),
+        Command::Sweep(args) => sweep::run(&args, context),
         Command::Trace(command) => trace::run(&command, context),
         Command::Sim(args) => sim::run(&args, context),
         Command::Soak(args) => soak::run(&args, context),

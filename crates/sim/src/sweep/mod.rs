@@ -9,6 +9,7 @@
 //!   order, then workloads, then seeds;
 //! - a digest names everything that the results depend on, so that results of two sweeps are never mixed.
 
+mod figures;
 mod present;
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use toml::Spanned;
 
+pub use figures::{FIGURES, Figure, figure_names, figures};
 pub use present::{to_csv, to_report};
 
 /// Most axes of a sweep.
@@ -83,6 +85,8 @@ pub struct Axis {
     pub key: String,
     /// Its values, at least one, none twice.
     pub values: Vec<Value>,
+    /// The line of its key.
+    pub line: usize,
 }
 
 /// The value of a key.
@@ -95,6 +99,18 @@ pub enum Value {
     Integer(i64),
     /// A word.
     Text(String),
+}
+
+impl Value {
+    /// The same for a profile.
+    #[must_use]
+    pub fn to_toml(&self) -> toml::Value {
+        match self {
+            Value::Bool(value) => (*value).into(),
+            Value::Integer(value) => (*value).into(),
+            Value::Text(value) => value.as_str().into(),
+        }
+    }
 }
 
 impl fmt::Display for Value {
@@ -232,7 +248,7 @@ impl Sweep {
             seeds: distinct("seeds", file.seeds, |_| Ok(()))?,
             run: run_options(file.run)?,
             columns,
-            axes: axes(file.axis)?,
+            axes: axes(file.axis, text)?,
         };
         let places = sweep.axes.iter().map(|axis| axis.values.len()).chain([sweep.workloads.len(), sweep.seeds.len()]);
         let points = places.map(|count| count as u64).fold(1, u64::saturating_mul);
@@ -359,7 +375,7 @@ fn flat(table: &toml::Table) -> Result<Vec<(String, Value)>, (String, String)> {
     Ok(found)
 }
 
-fn axes(texts: Vec<AxisText>) -> Result<Vec<Axis>, Fault> {
+fn axes(texts: Vec<AxisText>, source: &str) -> Result<Vec<Axis>, Fault> {
     if texts.len() > AXES_MAX {
         return fault(texts[AXES_MAX].key.span().start, "axis", format!("is there more than {AXES_MAX} times"));
     }
@@ -371,7 +387,7 @@ fn axes(texts: Vec<AxisText>) -> Result<Vec<Axis>, Fault> {
             return fault(at, format!("the axis {key}"), "is there twice");
         }
         let values = values_of(at, &key, text)?;
-        axes.push(Axis { key, values });
+        axes.push(Axis { key, values, line: line_at(source, at) });
     }
     Ok(axes)
 }

@@ -12,9 +12,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use clap::Args;
 use osier_flash::page::FillPattern;
-use osier_sim::run::{
-    DriveError, Limits, Load, Options, Precondition, RunReport, SimulateError, WarmUp, simulate,
-};
+use osier_sim::run::{DriveError, Limits, Load, Options, Precondition, RunReport, SimulateError, WarmUp, simulate};
 use osier_sim::trace::Speed;
 use osier_sim::workload::Workload;
 
@@ -145,9 +143,7 @@ pub fn run(args: &SimArgs, context: &Context) -> Result<Exit> {
     let mut looker = Looker::new(per_io, args.quiet)?;
     let load = match &mut asked {
         Asked::Workload(workload) => Load::Workload { name: &args.workload, workload },
-        Asked::Trace(trace) => {
-            Load::Trace { name: &args.workload, reader: &mut trace.reader, speed: args.speed() }
-        }
+        Asked::Trace(trace) => Load::Trace { name: &args.workload, reader: &mut trace.reader, speed: args.speed() },
     };
     let done = simulate(&profile, load, &args.options(), &mut looker);
     let per_io = looker.end()?;
@@ -171,7 +167,8 @@ pub fn run(args: &SimArgs, context: &Context) -> Result<Exit> {
 fn failure(error: SimulateError, asked: &Asked) -> anyhow::Error {
     let text = match (&error, asked) {
         (SimulateError::Drive(DriveError::Stopped { submitted }), _) => {
-            let text = format!("stopped after {submitted} requests; a part of a run is no result, and nothing was written");
+            let text =
+                format!("stopped after {submitted} requests; a part of a run is no result, and nothing was written");
             return Failure::new(Exit::Failure, text).into();
         }
         (SimulateError::Drive(DriveError::Trace(cause)), Asked::Trace(trace)) => return trace.refuse(cause),
@@ -213,14 +210,17 @@ impl SimArgs {
         if is_workload {
             let of_traces = [self.depth.map(|_| "--depth"), self.time_scale.map(|_| "--time-scale")];
             if let Some(option) = of_traces.into_iter().flatten().next() {
-                let text = format!("{option} is for traces, and {word} is a workload, which says itself when requests come");
+                let text =
+                    format!("{option} is for traces, and {word} is a workload, which says itself when requests come");
                 return Err(Failure::new(Exit::BadInput, text).into());
             }
             return Ok(Asked::Workload(Box::new(find_workload(word)?)));
         }
         if word != "-" && !word.contains('/') && !Path::new(word).exists() {
             let known = Workload::built_in_names().collect::<Vec<_>>().join(", ");
-            let text = format!("there is no trace {word} and no built-in workload of this name; choose one of {known}, or give the path of a trace or of a workload's .toml");
+            let text = format!(
+                "there is no trace {word} and no built-in workload of this name; choose one of {known}, or give the path of a trace or of a workload's .toml"
+            );
             return Err(Failure::new(Exit::BadInput, text).into());
         }
         let (_, trace) = self.how.open(word)?;
