@@ -56,7 +56,7 @@ pub fn check(name: &str, text: &str) -> Result<(), String> {
 /// The most logical blocks that a profile's whole flash array can hold, compressed or not.
 pub fn logical_blocks_max(profile: &Profile) -> u64 {
     // A profile that was parsed has a possible array; of an impossible one nothing could be promised.
-    Ftl::logical_blocks_max(&profile.geometry, &profile.ftl_params(true, false)).unwrap_or(0)
+    Ftl::logical_blocks_max(&profile.geometry(), &profile.ftl_params(true, false)).unwrap_or(0)
 }
 
 fn parse(name: &str, text: &str) -> Result<Profile, Failure> {

@@ -40,7 +40,7 @@ use crate::buffer::{BufferError, Bytes, Record, RecordKind, WriteBuffer, record_
 use crate::compute::{Compute, stretch};
 use crate::pending::Pending;
 use crate::predict::Crossing;
-use crate::profile::{Profile, transfer_ns};
+use crate::profile::{LinkPath, Profile, transfer_ns};
 use crate::status::Status;
 use crate::thermal::{Thermal, Transition};
 
@@ -299,6 +299,8 @@ struct Drained {
 #[derive(Debug)]
 pub struct Device<B> {
     profile: Profile,
+    /// What follows from the profile's link.
+    link: LinkPath,
     params: DeviceParams,
     log: WriteBuffer<B>,
     pending: Pending,
@@ -369,7 +371,7 @@ impl<B: Bytes> Device<B> {
     /// What the flash layer or the buffer cannot work with, by name.
     pub fn create(profile: &Profile, params: DeviceParams, buffer: B) -> Result<Device<B>, DeviceError> {
         let ftl_params = profile.ftl_params(params.with_data, params.thin);
-        let ftl = Ftl::new(params.geometry, profile.timing, ftl_params, params.logical_blocks)?;
+        let ftl = Ftl::new(params.geometry, profile.timing(), ftl_params, params.logical_blocks)?;
         let log = WriteBuffer::format(buffer, params.streams, 1, params.salt, params.with_data)?;
         Ok(Device::assemble(profile, params, log, ftl))
     }
@@ -377,6 +379,7 @@ impl<B: Bytes> Device<B> {
     fn assemble(profile: &Profile, params: DeviceParams, log: WriteBuffer<B>, ftl: Ftl) -> Device<B> {
         Device {
             profile: profile.clone(),
+            link: profile.link_path(),
             params,
             log,
             pending: Pending::default(),
@@ -662,7 +665,7 @@ impl<B: Bytes> Device<B> {
     /// When the data path is through with a command from the host: link and controller work at the
     /// same time, the slower decides.
     fn write_due(&mut self, now: Nanos, crossing_bytes: u64, blocks: u64) -> Nanos {
-        let (link, controller) = (&self.profile.link, &self.profile.controller);
+        let (link, controller) = (self.link, &self.profile.controller);
         let crossed = self.link_in.serve(now, transfer_ns(crossing_bytes, link.bytes_per_second));
         let logical_bytes = blocks * u64::from(osier_flash::BLOCK_BYTES);
         let nominal = controller.command_ns + transfer_ns(logical_bytes, controller.write_bytes_per_second);
@@ -671,7 +674,7 @@ impl<B: Bytes> Device<B> {
         let power = &self.profile.power;
         self.energy_picojoules += u128::from(crossing_bytes) * u128::from(power.link_picojoules_per_byte)
             + u128::from(logical_bytes) * u128::from(power.controller_picojoules_per_byte);
-        crossed.max(handled).saturating_add(self.profile.link.round_trip_ns)
+        crossed.max(handled).saturating_add(link.round_trip_ns)
     }
 
     fn operation_picojoules(&self, kind: &MediaOpKind) -> u128 {

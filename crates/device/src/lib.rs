@@ -32,6 +32,6 @@ pub use osier_flash::{
     BLOCK_BYTES, Extent, ExtentKind, Geometry, Lba, MediaError, MediaOp, MediaOpKind, MediaResult, Nanos, OpId,
 };
 pub use predict::{Crossing, Placement, Stage, SteadyState, Workload};
-pub use profile::{Engine, Profile, ProfileError, SchedulerParams};
+pub use profile::{Engine, Profile, ProfileError, SchedulerParams, parse_override};
 pub use status::Status;
 pub use thermal::{Thermal, Transition};

@@ -197,7 +197,7 @@ impl Profile {
             u128::from(self.controller.command_ns) * 1000
                 + picoseconds(u128::from(workload.request_bytes), self.controller.write_bytes_per_second),
         );
-        let link = picoseconds(workload.crossing_bytes(placement.crossing()), self.link.bytes_per_second);
+        let link = picoseconds(workload.crossing_bytes(placement.crossing()), self.link_path().bytes_per_second);
         let compute = match placement {
             Placement::Host => 0,
             Placement::Device => throttled(self.compute_picoseconds(workload)) / u128::from(self.compute.cores),
@@ -223,20 +223,21 @@ impl Profile {
     /// Time of one request on the flash with every plane at work: the planes of a die program
     /// together.
     fn flash_picoseconds(&self, workload: &Workload) -> u128 {
-        let geometry = &self.geometry;
+        let geometry = self.geometry();
+        let timing = self.timing();
         let planes = u128::from(geometry.planes());
         let media_bytes = workload.media_bytes();
         let page = u128::from(geometry.page_bytes);
-        let program = media_bytes * u128::from(self.timing.program_ns) * 1000 / (page * planes);
-        let erase = media_bytes * u128::from(self.timing.erase_ns) * 1000 / u128::from(geometry.superblock_bytes());
-        let bus = picoseconds(media_bytes, self.timing.channel_bytes_per_second) / u128::from(geometry.channels);
+        let program = media_bytes * u128::from(timing.program_ns) * 1000 / (page * planes);
+        let erase = media_bytes * u128::from(timing.erase_ns) * 1000 / u128::from(geometry.superblock_bytes());
+        let bus = picoseconds(media_bytes, timing.channel_bytes_per_second) / u128::from(geometry.channels);
         (program + erase).max(bus)
     }
 
     /// Power at a rate of raw bytes a second.
     fn milliwatts(&self, placement: Placement, workload: &Workload, rate: u128) -> u128 {
         let power = &self.power;
-        let geometry = &self.geometry;
+        let geometry = self.geometry();
         let raw = u128::from(workload.request_bytes);
         let media = workload.media_bytes();
         let block_bytes = u128::from(geometry.pages_per_block) * u128::from(geometry.page_bytes);

@@ -9,13 +9,26 @@
 //! The built-in profiles are the files under `profiles/`, compiled in. `docs/profiles.md` explains
 //! each key; [`crate::predict`] computes what a profile settles at.
 
-use osier_flash::{Ftl, FtlError, FtlParams, Geometry, GeometryError, Timing, TimingError};
+use osier_cache::{CacheConfig, FRAMES_MAX, ParameterValues, SetIndex, WriteLogConfig, WriteMode};
+use osier_flash::array::{ArrayTiming, ConfigError, ErrorParams, Order, Shape};
+use osier_flash::page::{Collection, PageFtlConfig, PageFtlParams, Streams, WearLevelling};
+use osier_flash::{BLOCK_BYTES, Ftl, FtlError, FtlParams, Geometry, GeometryError, Timing, TimingError};
+use osier_link::{CxlFlit, CxlMessage, Kind, Link, LinkConfig, Time, Transaction};
 use serde::Deserialize;
 use std::fmt;
+use toml::Value;
 use toml::de::{DeTable, DeValue};
 
+mod derive;
+mod overrides;
+
+pub use overrides::parse_override;
+
+use crate::model::{BlockCommands, ControllerConfig, DataTransfer, Dram, ModelCache, ModelConfig, ModelError};
+
 /// Names and texts of the built-in profiles.
-const BUILT_IN: [(&str, &str); 3] = [
+const BUILT_IN: [(&str, &str); 4] = [
+    ("cylon", include_str!("../../../profiles/cylon.toml")),
     ("cxl-ssd", include_str!("../../../profiles/cxl-ssd.toml")),
     ("smartssd", include_str!("../../../profiles/smartssd.toml")),
     ("scaleflux", include_str!("../../../profiles/scaleflux.toml")),
@@ -35,17 +48,19 @@ pub struct Profile {
     /// `[device]`: what it is.
     pub device: DeviceIdentity,
     /// `[geometry]`: the flash array.
-    #[serde(with = "GeometryKeys")]
-    pub geometry: Geometry,
+    pub geometry: GeometrySection,
     /// `[timing]`: the flash operations.
-    #[serde(with = "TimingKeys")]
-    pub timing: Timing,
-    /// `[ftl]`: the flash translation layer.
+    pub timing: ArrayTiming,
+    /// `[errors]`: how they fail.
+    pub errors: ErrorParams,
+    /// `[ftl]`: the flash translation layers.
     pub ftl: FtlSection,
     /// `[controller]`: rates of the data path.
     pub controller: Controller,
     /// `[link]`: between host and device.
-    pub link: Link,
+    pub link: LinkConfig,
+    /// `[cache]`: the DRAM cache of the memory face, if there is one.
+    pub cache: Option<CacheSection>,
     /// `[write_buffer]`: size and drain policy.
     pub write_buffer: WriteBuffer,
     /// `[compute]`: cores and engines.
@@ -77,39 +92,130 @@ pub struct DeviceIdentity {
     pub description: String,
 }
 
-/// The flash crate's type, as keys: it knows nothing of files.
-#[derive(Deserialize)]
-#[serde(remote = "Geometry", deny_unknown_fields)]
-struct GeometryKeys {
-    channels: u32,
-    dies_per_channel: u32,
-    planes_per_die: u32,
-    blocks_per_plane: u32,
-    pages_per_block: u32,
-    page_bytes: u32,
+/// `[geometry]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GeometrySection {
+    /// Independent channels.
+    pub channels: u32,
+    /// Packages on a channel.
+    pub chips_per_channel: u32,
+    /// Dies of a package.
+    pub dies_per_chip: u32,
+    /// Planes of a die.
+    pub planes_per_die: u32,
+    /// Blocks of a plane, spare ones included.
+    pub blocks_per_plane: u32,
+    /// Pages of a block.
+    pub pages_per_block: u32,
+    /// Bytes of a page.
+    pub page_bytes: u32,
+    /// In which order a stripe of the page map visits the parts.
+    pub stripe_order: Order,
 }
 
-/// As [`GeometryKeys`].
-#[derive(Deserialize)]
-#[serde(remote = "Timing", deny_unknown_fields)]
-struct TimingKeys {
-    read_ns: u64,
-    program_ns: u64,
-    erase_ns: u64,
-    channel_bytes_per_second: u64,
+impl GeometrySection {
+    /// The array of the page map.
+    #[must_use]
+    pub fn shape(&self) -> Shape {
+        Shape {
+            channels: self.channels,
+            chips_per_channel: self.chips_per_channel,
+            dies_per_chip: self.dies_per_chip,
+            planes_per_die: self.planes_per_die,
+            blocks_per_plane: self.blocks_per_plane,
+            pages_per_block: self.pages_per_block,
+            page_bytes: self.page_bytes,
+        }
+    }
 }
 
-/// `[ftl]`. Whether bytes are kept and whether the device is thin belong to a device, not to its
-/// profile, and are given when it is created.
+/// `[ftl]`, for the log of extents and for the page map. Whether bytes are kept and whether the device is thin belong
+/// to a device, not to its profile, and are given when it is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FtlSection {
     /// Part of the raw space that users never get, in thousandths.
     pub over_provisioning_permille: u32,
-    /// Free superblocks at which garbage collection starts in the background.
-    pub gc_free_superblocks_low: u32,
-    /// Free superblocks at which writes wait for garbage collection.
-    pub gc_free_superblocks_min: u32,
+    /// Blocks of each plane that replace bad ones.
+    pub spare_blocks_per_plane: u32,
+    /// What is written together.
+    pub streams: Streams,
+    /// Slots with host writes that one die may hold.
+    pub slots_per_die_max: u32,
+    /// Superblocks after which the map is checkpointed; 0 for never.
+    pub checkpoint_superblocks: u32,
+    /// Pages of the map that are cached; 0 keeps it in memory.
+    pub map_cache_pages: u32,
+    /// `[ftl.collection]`: garbage collection.
+    pub collection: Collection,
+    /// `[ftl.wear]`: wear levelling.
+    pub wear: WearLevelling,
+}
+
+/// `[cache]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CacheSection {
+    /// How large it is.
+    pub size: CacheSize,
+    /// Frames of a set; 0 for fully associative.
+    pub ways: u32,
+    /// Which set a page belongs to.
+    pub set_index: SetIndex,
+    /// When written bytes go below.
+    pub write: WriteMode,
+    /// Frames of each set that are kept free.
+    pub reserve_frames: u32,
+    /// Most pages that may be pinned.
+    pub pinned_pages_max: u32,
+    /// Name of the eviction policy.
+    pub eviction: String,
+    /// Its parameters.
+    #[serde(default)]
+    pub eviction_parameters: ParameterValues,
+    /// Name of the prefetcher, or `none`.
+    pub prefetch: String,
+    /// Its parameters.
+    #[serde(default)]
+    pub prefetch_parameters: ParameterValues,
+    /// Fills from flash that may be under way.
+    pub fills_max: u32,
+    /// Which way block commands go.
+    pub block_commands: BlockCommands,
+    /// Whether it survives a loss of power.
+    pub survives_power_loss: bool,
+    /// `[cache.dram]`: its memory.
+    pub dram: Dram,
+    /// `[cache.write_log]`: a log of written lines in front of the pages, if there is one.
+    pub write_log: Option<WriteLogSection>,
+}
+
+/// How large a cache is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CacheSize {
+    /// In bytes.
+    Bytes(u64),
+    /// In thousandths of the logical capacity.
+    Permille(u32),
+}
+
+/// `[cache.write_log]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WriteLogSection {
+    /// Lines of 64 bytes that each half of the log holds.
+    pub lines_per_half: u32,
+}
+
+/// The link as the real-time core has it: one rate in each direction, and one latency.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkPath {
+    /// Rate of data in each direction.
+    pub bytes_per_second: u64,
+    /// Latency of one access, there and back.
+    pub round_trip_ns: u64,
 }
 
 /// `[controller]`. Rates count logical bytes (blocks of 4096), not stored ones.
@@ -122,16 +228,10 @@ pub struct Controller {
     pub write_bytes_per_second: u64,
     /// Fixed time of each command on the data path.
     pub command_ns: u64,
-}
-
-/// `[link]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Link {
-    /// Rate in each direction.
-    pub bytes_per_second: u64,
-    /// Latency of one access, there and back.
-    pub round_trip_ns: u64,
+    /// Commands that may be under way, and entries of the NVMe queues.
+    pub queue_entries: u32,
+    /// How the data of block commands is named.
+    pub data_transfer: DataTransfer,
 }
 
 /// `[write_buffer]`.
@@ -375,9 +475,17 @@ pub enum ProfileError {
         /// Why it is not possible.
         reason: String,
     },
+    /// A key that was set beside the text is not one, or cannot have that value.
+    #[error("setting {key} failed: {reason}; docs/profiles.md lists every key")]
+    Override {
+        /// The key and the profile.
+        key: String,
+        /// What is wrong.
+        reason: String,
+    },
     /// No built-in profile has that name.
     #[error(
-        "no built-in profile is called {name:?}; choose one of cxl-ssd, smartssd, scaleflux, or give the path of a file"
+        "no built-in profile is called {name:?}; choose one of cylon, cxl-ssd, smartssd, scaleflux, or give the path of a file"
     )]
     UnknownName {
         /// The name asked for.
@@ -392,7 +500,18 @@ impl Profile {
     /// [`ProfileError::Syntax`] for text that is not TOML, a missing or unknown key or a wrong
     /// type; [`ProfileError::Impossible`] for a value that the models cannot run with.
     pub fn parse(name: &str, text: &str) -> Result<Profile, ProfileError> {
-        let profile: Profile = toml::from_str(text).map_err(|error| syntax(name, text, &error))?;
+        Profile::parse_with(name, text, &[])
+    }
+
+    /// The same with some keys set to other values: paths as in [`parse_override`].
+    ///
+    /// # Errors
+    /// As [`Profile::parse`]; [`ProfileError::Override`] names a key that is unknown or of the wrong type.
+    pub fn parse_with(name: &str, text: &str, overrides: &[(String, Value)]) -> Result<Profile, ProfileError> {
+        let mut profile: Profile = toml::from_str(text).map_err(|error| syntax(name, text, &error))?;
+        if !overrides.is_empty() {
+            profile = overrides::apply(name, text, overrides)?;
+        }
         profile.check().map_err(|fault| ProfileError::Impossible {
             profile: name.to_owned(),
             line: line_of_key(text, &fault.key),
@@ -402,7 +521,7 @@ impl Profile {
         Ok(profile)
     }
 
-    /// A built-in profile: `cxl-ssd`, `smartssd` or `scaleflux`.
+    /// A built-in profile by its name.
     ///
     /// # Errors
     /// [`ProfileError::UnknownName`] for any other name.
@@ -453,8 +572,8 @@ impl Profile {
     pub fn ftl_params(&self, with_data: bool, thin: bool) -> FtlParams {
         FtlParams {
             over_provisioning_permille: self.ftl.over_provisioning_permille,
-            gc_free_superblocks_low: self.ftl.gc_free_superblocks_low,
-            gc_free_superblocks_min: self.ftl.gc_free_superblocks_min,
+            gc_free_superblocks_low: self.ftl.collection.free_background,
+            gc_free_superblocks_min: self.ftl.collection.free_min,
             with_data,
             thin,
         }
@@ -465,25 +584,24 @@ impl Profile {
     /// does. A device larger than the profile's array gets the whole array.
     #[must_use]
     pub fn geometry_for(&self, logical_blocks: u64) -> Geometry {
-        let params = self.ftl_params(false, false);
+        let (array, params) = (self.geometry(), self.ftl_params(false, false));
         let fits = |blocks_per_plane: u32| {
-            let geometry = Geometry { blocks_per_plane, ..self.geometry };
+            let geometry = Geometry { blocks_per_plane, ..array };
             Ftl::logical_blocks_max(&geometry, &params).is_ok_and(|most| most >= logical_blocks)
         };
-        let (mut low, mut high) = (SUPERBLOCKS_MIN, self.geometry.blocks_per_plane);
+        let (mut low, mut high) = (SUPERBLOCKS_MIN, array.blocks_per_plane);
         while low < high {
             let middle = low + (high - low) / 2;
             if fits(middle) { high = middle } else { low = middle + 1 }
         }
-        Geometry { blocks_per_plane: high, ..self.geometry }
+        Geometry { blocks_per_plane: high, ..array }
     }
 
-    fn rates_mut(&mut self) -> [&mut u64; 8] {
+    fn rates_mut(&mut self) -> [&mut u64; 7] {
         let engines = &mut self.compute.engines;
         [
             &mut self.controller.read_bytes_per_second,
             &mut self.controller.write_bytes_per_second,
-            &mut self.link.bytes_per_second,
             &mut self.timing.channel_bytes_per_second,
             &mut engines.lz4_bytes_per_second,
             &mut engines.aes_bytes_per_second,
@@ -532,6 +650,7 @@ impl Profile {
         require(!self.device.name.is_empty(), "device.name", "is empty: a report needs a name")?;
         self.check_flash()?;
         self.check_data_path()?;
+        self.check_cache()?;
         self.check_compute()?;
         self.check_thermal()?;
         self.check_throttle()?;
@@ -544,19 +663,38 @@ impl Profile {
             key: format!("{table}.{name}"),
             reason: format!("was refused: {reason}"),
         };
-        self.geometry.validate().map_err(|error| {
+        let over = u64::from(self.ftl.over_provisioning_permille);
+        within(
+            "ftl.over_provisioning_permille",
+            over,
+            10,
+            900,
+            "less leaves collection nothing, more leaves users nothing",
+        )?;
+        let map = self.whole_page_map();
+        map.validate()
+            .map_err(|error| Fault { key: derive::key_of(&error), reason: format!("was refused: {error}") })?;
+        let (geometry, timing) = (self.geometry(), self.timing());
+        geometry.validate().map_err(|error| {
             let name = match error {
+                GeometryError::OutOfRange { name: "dies_per_channel", .. } => "dies_per_chip",
                 GeometryError::OutOfRange { name, .. } => name,
                 GeometryError::PageNotPowerOfTwo { .. } => "page_bytes",
                 GeometryError::SuperblockSize { .. } => "pages_per_block",
             };
             flash("geometry", name, error.to_string())
         })?;
-        self.timing.validate().map_err(|error| {
+        timing.validate().map_err(|error| {
             let (TimingError::Zero { name } | TimingError::TooLarge { name, .. }) = error;
             flash("timing", name, error.to_string())
         })?;
-        self.ftl_params(true, false).validate(&self.geometry).map_err(|error| match error {
+        self.ftl_params(true, false).validate(&geometry).map_err(|error| match error {
+            FtlError::Param { name: "gc_free_superblocks_low", .. } => {
+                flash("ftl.collection", "free_background", error.to_string())
+            }
+            FtlError::Param { name: "gc_free_superblocks_min", .. } => {
+                flash("ftl.collection", "free_min", error.to_string())
+            }
             FtlError::Param { name, .. } => flash("ftl", name, error.to_string()),
             _ => flash("ftl", "over_provisioning_permille", error.to_string()),
         })
@@ -565,10 +703,13 @@ impl Profile {
     fn check_data_path(&self) -> Result<(), Fault> {
         rate("controller.read_bytes_per_second", self.controller.read_bytes_per_second)?;
         rate("controller.write_bytes_per_second", self.controller.write_bytes_per_second)?;
-        rate("link.bytes_per_second", self.link.bytes_per_second)?;
         let why = "a fixed time of more than a second is no storage device";
         within("controller.command_ns", self.controller.command_ns, 0, 1_000_000_000, why)?;
-        within("link.round_trip_ns", self.link.round_trip_ns, 0, 1_000_000_000, why)?;
+        let why = "the bounds of NVMe's queues";
+        within("controller.queue_entries", self.controller.queue_entries.into(), 2, 65_536, why)?;
+        self.link
+            .validate()
+            .map_err(|error| Fault { key: format!("link.{}", error.key), reason: format!("was refused: {error}") })?;
         let why = "below this not one request of the largest size fits";
         within("write_buffer.bytes", self.write_buffer.bytes, 1 << 20, 1 << 40, why)?;
         let start = u64::from(self.write_buffer.drain_start_permille);
@@ -576,6 +717,27 @@ impl Profile {
         within("write_buffer.drain_start_permille", start, 0, 900, why)?;
         let why = "completed writes must reach the flash some day";
         within("write_buffer.drain_idle_ns", self.write_buffer.drain_idle_ns, 1, 1 << 40, why)
+    }
+
+    /// The cache of the whole device, and whether its policies are there.
+    fn check_cache(&self) -> Result<(), Fault> {
+        let Some(cache) = &self.cache else { return Ok(()) };
+        let fault = |key: &str, reason: String| Fault { key: key.to_owned(), reason: format!("was refused: {reason}") };
+        if let CacheSize::Permille(share) = cache.size {
+            within("cache.size", share.into(), 1, 1000, "it is a share of the capacity")?;
+        }
+        let small = osier_cache::Shape { sets: 1, ways: 64, pages_per_set: 64 };
+        osier_cache::policy(&cache.eviction, small, &cache.eviction_parameters, 0)
+            .map_err(|error| fault("cache.eviction", error.to_string()))?;
+        osier_cache::prefetcher(&cache.prefetch, &cache.prefetch_parameters)
+            .map_err(|error| fault("cache.prefetch", error.to_string()))?;
+        self.model(None).map(drop).map_err(|error| match error {
+            ModelError::Value { key, .. } => fault(key, error.to_string()),
+            ModelError::Cache(osier_cache::ConfigError::Value { key, .. }) => {
+                fault(&format!("cache.{key}"), error.to_string())
+            }
+            other => fault("cache", other.to_string()),
+        })
     }
 
     fn check_compute(&self) -> Result<(), Fault> {

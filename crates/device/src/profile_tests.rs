@@ -57,7 +57,7 @@ fn every_parameter_has_a_source_or_says_that_it_is_assumed() {
 /// Each key of a profile removed in turn: each removal must be refused, naming the key.
 #[test]
 fn every_missing_key_is_refused_by_name() {
-    let text = text();
+    let text = Profile::built_in_text("cylon").expect("built-in");
     let mut removed = 0;
     for (index, line) in text.lines().enumerate() {
         let Some((key, _)) = line.split_once(" = ").filter(|_| !line.starts_with('#')) else {
@@ -76,7 +76,7 @@ fn every_missing_key_is_refused_by_name() {
 /// Each value replaced by a string: each must be refused on its own line.
 #[test]
 fn every_wrong_type_is_refused_on_its_line() {
-    let text = text();
+    let text = Profile::built_in_text("cylon").expect("built-in");
     for (index, line) in text.lines().enumerate() {
         let Some((key, value)) = line.split_once(" = ").filter(|_| !line.starts_with('#')) else {
             continue;
@@ -121,16 +121,22 @@ fn what_is_not_toml_is_refused_with_its_line() {
 
 /// (key with its tables, impossible value, word that the reason must have).
 const IMPOSSIBLE: &[(&str, &str, &str)] = &[
-    ("geometry.channels", "0", "outside 1..="),
-    ("geometry.blocks_per_plane", "15", "outside 16..="),
-    ("geometry.page_bytes", "5000", "power of two"),
-    ("timing.erase_ns", "0", "no NAND part does that"),
-    ("timing.channel_bytes_per_second", "0", "datasheet"),
-    ("ftl.over_provisioning_permille", "1000", "outside 10..="),
-    ("ftl.gc_free_superblocks_low", "1", "outside 2..="),
-    ("ftl.gc_free_superblocks_min", "0", "outside 1..="),
+    ("geometry.channels", "0", "from 1 to 64"),
+    ("geometry.blocks_per_plane", "7", "from 8 to 65536"),
+    ("geometry.page_bytes", "5000", "65536"),
+    ("timing.erase_ns", "0", "from 1 to"),
+    ("timing.channel_bytes_per_second", "0", "from 1 to"),
+    ("timing.suspend.times_max", "0", "from 1 to"),
+    ("errors.correctable_bits", "0", "from 1 to"),
+    ("errors.page_type_permille", "[1000, 1000]", "as many values"),
+    ("ftl.over_provisioning_permille", "1000", "leaves users nothing"),
+    ("ftl.collection.free_background", "1", "from 3 to"),
+    ("ftl.collection.free_min", "0", "from 1 to"),
+    ("ftl.slots_per_die_max", "0", "from 1 to"),
     ("controller.write_bytes_per_second", "0", "rate of zero"),
-    ("link.round_trip_ns", "5000000000", "no storage device"),
+    ("controller.queue_entries", "1", "queues"),
+    ("link.lanes", "3", "choose 1, 2, 4, 8 or 16"),
+    ("link.one_way_ns", "5000000000", "no link"),
     ("write_buffer.bytes", "4096", "not one request"),
     ("write_buffer.drain_start_permille", "1000", "before the buffer is full"),
     ("write_buffer.drain_idle_ns", "0", "some day"),
@@ -154,6 +160,17 @@ const IMPOSSIBLE: &[(&str, &str, &str)] = &[
     ("scheduler.shed_span_millikelvin", "0", "at once"),
     ("scheduler.host_cpu_window_ms", "0", "answers no load"),
     ("scheduler.host_throttle_permille", "1001", "nominal"),
+];
+
+/// The same of `cylon`, which has a cache.
+const IMPOSSIBLE_CACHES: &[(&str, &str, &str)] = &[
+    ("cache.size", "{ permille = 1001 }", "share of the capacity"),
+    ("cache.size", "{ bytes = 200000000000 }", "more than the device's"),
+    ("cache.eviction", "\"lru-ish\"", "choose one of"),
+    ("cache.prefetch", "\"next\"", "choose one of"),
+    ("cache.reserve_frames", "4000000000", "at least one has to hold a page"),
+    ("cache.fills_max", "0", "from 1 to"),
+    ("cache.dram.bytes_per_second", "0", "from 1000000"),
 ];
 
 /// Replaces the value of a key given with its tables, and returns the line it stands on.
@@ -186,8 +203,10 @@ fn replace(text: &str, path: &str, value: &str) -> (String, usize) {
 
 #[test]
 fn impossible_values_are_refused_with_key_line_and_reason() {
-    for (path, value, reason) in IMPOSSIBLE {
-        let (changed, line) = replace(text(), path, value);
+    let cylon = Profile::built_in_text("cylon").expect("built-in");
+    let caches = IMPOSSIBLE_CACHES.iter().map(|case| (cylon, case));
+    for (text, (path, value, reason)) in IMPOSSIBLE.iter().map(|case| (text(), case)).chain(caches) {
+        let (changed, line) = replace(text, path, value);
         let error = Profile::parse("bad", &changed).expect_err(path);
         let ProfileError::Impossible { line: at, key, reason: why, .. } = &error else {
             panic!("{path}: {error}");
@@ -208,9 +227,9 @@ fn a_small_device_gets_a_small_array_of_the_same_shape() {
     assert!((16..=20).contains(&small.blocks_per_plane), "{small:?}");
     let params = profile.ftl_params(true, false);
     assert!(Ftl::logical_blocks_max(&small, &params).is_ok_and(|most| most >= (1 << 30) / 4096));
-    assert_eq!(Geometry { blocks_per_plane: 16_384, ..small }, profile.geometry);
+    assert_eq!(Geometry { blocks_per_plane: 16_384, ..small }, profile.geometry());
     assert_eq!(profile.geometry_for(1).blocks_per_plane, 16);
-    assert_eq!(profile.geometry_for(u64::MAX / 8192), profile.geometry);
+    assert_eq!(profile.geometry_for(u64::MAX / 8192), profile.geometry());
 }
 
 #[test]
@@ -222,14 +241,15 @@ fn scaling_multiplies_up_and_leaves_latencies_alone() {
     assert_eq!(scaled.controller.write_bytes_per_second, 177_167_400);
     assert_eq!(scaled.power.program_nanojoules_per_page, 300_000);
     assert_eq!(scaled.controller.command_ns, profile.controller.command_ns);
-    assert_eq!(scaled.timing.program_ns, profile.timing.program_ns);
+    assert_eq!(scaled.timing().program_ns, profile.timing().program_ns);
     assert_eq!(profile.scaled(0, 0), profile);
 }
 
 #[test]
 fn the_documentation_has_every_key() {
     let documentation = include_str!("../../../docs/profiles.md");
-    for line in text().lines().filter(|line| !line.starts_with('#')) {
+    let texts = ["smartssd", "cylon"].map(|name| Profile::built_in_text(name).expect("built-in"));
+    for line in texts.iter().flat_map(|text| text.lines()).filter(|line| !line.starts_with('#')) {
         if let Some((key, _)) = line.split_once(" = ") {
             assert!(documentation.contains(&format!("| `{key}` |")), "docs/profiles.md does not explain {key}");
         } else if line.starts_with('[') {
@@ -259,5 +279,101 @@ fn the_documented_steady_states_are_those_of_the_profiles() {
             );
             assert!(documentation.contains(&row), "docs/profiles.md lacks the row\n{row}");
         }
+    }
+}
+
+/// Of the raw space, over-provisioning is what users do not get; a smaller device has the same share or more.
+#[test]
+fn the_capacity_follows_from_over_provisioning() {
+    for name in Profile::built_in_names() {
+        let text = Profile::built_in_text(name).expect("built-in");
+        for permille in [100_u64, 280, 500] {
+            let set = ("ftl.over_provisioning_permille".to_owned(), toml::Value::Integer(permille as i64));
+            let profile = Profile::parse_with(name, text, &[set]).expect("valid");
+            let of = &profile.geometry;
+            let dies = u64::from(of.channels * of.chips_per_channel * of.dies_per_chip);
+            let blocks = dies * u64::from(of.planes_per_die) * u64::from(of.blocks_per_plane);
+            let raw = blocks * u64::from(of.pages_per_block) * u64::from(of.page_bytes) / 4096;
+            let model = profile.model(None).expect("the whole device");
+            assert_eq!(model.flash.ftl.logical_units, raw * (1000 - permille) / 1000, "{name}");
+            for gib in [8_u64, 64] {
+                let small = profile.model(Some(gib << 30)).expect("a smaller device");
+                assert_eq!(small.capacity_bytes(), gib << 30);
+                let left = small.flash.shape.units() * (1000 - permille) / 1000;
+                assert!(left >= gib << 18, "{name} {permille} {gib}: {left}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_capacity_that_cannot_be_is_refused_with_key_and_reason() {
+    let text = Profile::built_in_text("cylon").expect("built-in");
+    // 16 blocks a plane leave collection nothing at 1 %.
+    let sets = [("geometry.blocks_per_plane", 16), ("ftl.over_provisioning_permille", 10)]
+        .map(|(key, value)| (key.to_owned(), toml::Value::Integer(value)));
+    let error = Profile::parse_with("tight", text, &sets).expect_err("no space");
+    let ProfileError::Impossible { key, reason, .. } = &error else { panic!("{error}") };
+    assert_eq!(key, "ftl.over_provisioning_permille");
+    assert!(reason.contains("leave collection something to gain"), "{error}");
+    let profile = Profile::built_in("cylon").expect("valid");
+    let error = profile.model(Some(1 << 40)).expect_err("larger than the array").to_string();
+    assert!(error.contains("capacity is 1099511627776") && error.contains("103852306432"), "{error}");
+    let set = (
+        "cache.size".to_owned(),
+        "size = { bytes = 4294967296 }".parse::<toml::Table>().expect("toml")["size"].clone(),
+    );
+    let large = Profile::parse_with("cylon", text, &[set]).expect("it fits the whole device");
+    let error = large.model(Some(1 << 30)).expect_err("a cache of 4 GiB for 1 GiB").to_string();
+    assert!(error.contains("cache.size is 1048576") && error.contains("262144"), "{error}");
+}
+
+#[test]
+fn single_keys_can_be_set() {
+    let text = Profile::built_in_text("cylon").expect("built-in");
+    let with = |sets: &[&str]| {
+        let sets: Result<Vec<_>, _> = sets.iter().map(|set| parse_override(set)).collect();
+        Profile::parse_with("cylon", text, &sets?)
+    };
+    let profile = with(&[
+        "cache.eviction=lru",
+        "cache.size.bytes = 1073741824",
+        "ftl.collection.policy.choices=4",
+        "throttle.2.speed_permille=100",
+        "cache.write_log.lines_per_half=4096",
+        "timing.read_ns=[30000]",
+    ])
+    .expect("all of them are keys");
+    let cache = profile.cache.as_ref().expect("it has one");
+    assert_eq!((cache.eviction.as_str(), cache.size), ("lru", CacheSize::Bytes(1 << 30)));
+    assert_eq!(profile.ftl.collection.policy, osier_flash::page::VictimPolicy::Choices(4));
+    assert_eq!(profile.throttle[1].speed_permille, 100);
+    assert_eq!(cache.write_log, Some(WriteLogSection { lines_per_half: 4096 }));
+    assert_eq!(profile.timing().read_ns, 30_000);
+    for (set, reason) in [
+        ("cache.evicton=lru", "evicton"),
+        ("cash.eviction=lru", "cash"),
+        ("cache.ways=many", "invalid type"),
+        ("cache.ways.deep=1", "not a table"),
+        ("throttle.9.name=x", "no table 9"),
+        ("cache.eviction", "no `=`"),
+        ("=3", "missing"),
+    ] {
+        let error = with(&["link.lanes=8", set]).expect_err(set).to_string();
+        assert!(error.contains(reason) && error.contains(set.split('=').next().expect("a key")), "{set}: {error}");
+    }
+    let error = with(&["cache.eviction=lruish"]).expect_err("no such policy").to_string();
+    assert!(error.contains("cache.eviction") && error.contains("lruish"), "{error}");
+}
+
+/// What calibrated figures of the real-time core stood on.
+#[test]
+fn the_derived_link_is_near_what_was_measured() {
+    for (name, rate, nanos) in
+        [("cxl-ssd", 22_000_000_000_u64, 750), ("smartssd", 3_500_000_000, 9_000), ("scaleflux", 3_500_000_000, 9_000)]
+    {
+        let path = Profile::built_in(name).expect("valid").link_path();
+        assert!(path.bytes_per_second.abs_diff(rate) * 100 <= rate * 8, "{name}: {path:?}");
+        assert_eq!(path.round_trip_ns, nanos, "{name}");
     }
 }

@@ -245,7 +245,7 @@ impl<B: Bytes> Device<B> {
     }
 
     fn read_due(&mut self, now: Nanos, crossing_bytes: u64, logical_bytes: u64) -> Option<Nanos> {
-        let (link, controller) = (&self.profile.link, &self.profile.controller);
+        let (link, controller) = (self.link, &self.profile.controller);
         let nominal = controller.command_ns + transfer_ns(logical_bytes, controller.read_bytes_per_second);
         let handled = self.controller_read.serve(now, stretch(nominal, self.speed_permille)?);
         let crossed = self.link_out.serve(now, transfer_ns(crossing_bytes, link.bytes_per_second));

@@ -52,7 +52,7 @@ impl<B: Bytes> Device<B> {
         read: &mut ReadMedia<'_>,
     ) -> Result<(Device<B>, RecoveryReport), DeviceError> {
         let ftl_params = profile.ftl_params(params.with_data, params.thin);
-        let (ftl, flash) = Ftl::recover(params.geometry, profile.timing, ftl_params, params.logical_blocks, read)?;
+        let (ftl, flash) = Ftl::recover(params.geometry, profile.timing(), ftl_params, params.logical_blocks, read)?;
         let (mut log, state) = open_buffer(profile, &params, buffer, &flash)?;
         log.raise_sequence(flash.sequence_max + 1);
         let mut device = Device::assemble(profile, params, log, ftl);

@@ -323,7 +323,7 @@ fn a_device_that_was_never_used_starts_empty_and_a_used_one_without_its_buffer_d
     for protected in [false, true] {
         let profile = small_profile(protected);
         let params = params(&profile, 200);
-        let fresh = Remains { buffer: vec![0; BUFFER_BYTES], media: Media::new(profile.geometry.media_bytes()) };
+        let fresh = Remains { buffer: vec![0; BUFFER_BYTES], media: Media::new(profile.geometry().media_bytes()) };
         let (mut bench, report) = Bench::recover(&profile, params, fresh).expect("starts");
         assert_eq!(report.buffer, BufferState::New);
         submit(&mut bench, 1, WriteMeta::default(), &unit(7, 1, 3_000, 5));

@@ -12,6 +12,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use super::super::*;
+use crate::profile::GeometrySection;
 
 /// A small generator (xorshift64*): a failure names the seed, and the seed is the whole test.
 #[derive(Clone, Debug)]
@@ -289,13 +290,15 @@ impl Bench {
 /// A profile cut down to a device of two MiB whose every limit is near.
 pub fn small_profile(protected: bool) -> Profile {
     let mut profile = Profile::built_in("smartssd").expect("built in");
-    profile.geometry = Geometry {
+    profile.geometry = GeometrySection {
         channels: 2,
-        dies_per_channel: 1,
+        chips_per_channel: 1,
+        dies_per_chip: 1,
         planes_per_die: 1,
         blocks_per_plane: 16,
         pages_per_block: 16,
         page_bytes: 4096,
+        ..profile.geometry
     };
     profile.ftl.over_provisioning_permille = 100;
     profile.persistence.pmr_persistent = protected;
@@ -305,7 +308,7 @@ pub fn small_profile(protected: bool) -> Profile {
 /// Parameters of a device of `logical_blocks` on the whole array of `profile`.
 pub fn params(profile: &Profile, logical_blocks: u64) -> DeviceParams {
     DeviceParams {
-        geometry: profile.geometry,
+        geometry: profile.geometry(),
         logical_blocks,
         with_data: true,
         thin: true,

@@ -145,10 +145,10 @@ fn a_read_from_flash_takes_the_array_and_then_the_data_path() {
         device.poll(now, &mut ended);
     }
     let path = 500 + (65_536u64 * 1_000_000_000).div_ceil(3_328_599_654) + 750;
-    let array = profile.timing.read_ns;
+    let array = profile.timing().read_ns;
     let took = ended[1].due.saturating_since(begin);
     // Five pages over five channels: one array time, one page's transfer, the data path.
-    let transfer = (16_384u64 * 1_000_000_000).div_ceil(profile.timing.channel_bytes_per_second);
+    let transfer = (16_384u64 * 1_000_000_000).div_ceil(profile.timing().channel_bytes_per_second);
     assert!((array + path..=array + path + transfer).contains(&took), "{took}");
 }
 
