@@ -169,3 +169,15 @@ fn a_digest_is_of_the_parts_and_of_where_they_end() {
     }
     assert_eq!(of(&["ab"]).len(), 32);
 }
+
+#[test]
+fn the_manual_has_every_figure_and_its_example_is_right() {
+    let manual = include_str!("../../../../docs/sweep.md");
+    let names = figure_names();
+    for (place, name) in names.iter().enumerate() {
+        assert!(manual.contains(&format!("`{name}`")), "docs/sweep.md lacks {name}");
+        assert!(!names[..place].contains(name), "{name} is there twice");
+    }
+    let example = manual.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    assert_eq!(Sweep::parse("the manual", example, &names).unwrap().points(), 18);
+}
