@@ -68,6 +68,8 @@ pub enum Command {
     /// Simulate the flash under power cuts, rot and dead dies
     #[command(subcommand)]
     Fault(commands::fault::FaultCommand),
+    /// Simulate a grid of parameters on all processors
+    Sweep(commands::sweep::SweepArgs),
     /// Examine, convert and make traces of requests
     #[command(subcommand)]
     Trace(commands::trace::TraceCommand),

@@ -16,6 +16,7 @@ mod profiles;
 mod signals;
 mod units;
 mod whole_file;
+mod workers;
 
 use std::process::ExitCode;
 

@@ -11,6 +11,7 @@ pub mod sched;
 pub mod serve;
 pub mod sim;
 pub mod soak;
+pub mod sweep;
 pub mod trace;
 
 use std::path::PathBuf;
@@ -90,6 +91,7 @@ pub fn run(command: Command, context: &Context) -> anyhow::Result<Exit> {
         Command::Sched(command) => sched::run(command, context),
         Command::Exp(command) => exp::run(&command, context),
         Command::Fault(command) => fault::run(&command, context),
+        Command::Sweep(args) => sweep::run(&args, context),
         Command::Trace(command) => trace::run(&command, context),
         Command::Sim(args) => sim::run(&args, context),
         Command::Cache(command) => cache::run(&command, context),
