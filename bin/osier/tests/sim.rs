@@ -233,3 +233,65 @@ fn an_interrupt_ends_a_run_without_a_result() {
     assert!(out.is_empty() && err.contains("stopped after") && err.contains("no result"), "{err}");
     assert_eq!(place.files(), before);
 }
+
+/// A prebuilt module that is an eviction policy.
+fn module(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../actors/prebuilt/policies").join(name);
+    path.canonicalize().unwrap().into_os_string().into_string().unwrap()
+}
+
+/// More than the cache holds, with pages that come again.
+const REUSE: &str = r#"
+seed = 5
+[[job]]
+name = "a"
+[[job.phase]]
+requests = 20000
+pattern = { zipf = { theta_permille = 900 } }
+mix = { load_permille = 700, store_permille = 300 }
+range_bytes = 67108864
+block_bytes = 64
+align_bytes = 4096
+arrivals = { closed = { depth = 4 } }
+"#;
+
+#[test]
+fn a_policy_from_a_module_evicts_as_the_built_in_one_does() {
+    let place = Place::new();
+    fs::write(place.path("reuse.toml"), REUSE).unwrap();
+    let result = |policy: &str| {
+        let set = format!("cache.eviction={policy}");
+        let sets = ["--set", &set, "--set", "cache.size.permille=5"];
+        let (text, _) = place.expect(0, &[&["--workload", "reuse.toml", "--json", "--quiet"], &sets[..]].concat());
+        let mut result: Value = serde_json::from_str(&text).unwrap();
+        // What was set is a part of the result, and is what differs.
+        result["device"].as_object_mut().unwrap().remove("set");
+        result
+    };
+    let (fifo, sieve) = (result("fifo"), result("sieve"));
+    assert!(fifo != sieve, "the workload tells the two apart");
+    assert!(result(&module("fifo.wasm")) == fifo, "FIFO");
+    assert!(result(&module("sieve.wasm")) == sieve, "SIEVE");
+}
+
+#[test]
+fn a_policy_that_fails_ends_the_run_without_a_result() {
+    let place = Place::new();
+    fs::write(place.path("reuse.toml"), REUSE).unwrap();
+    // Its victim is a frame that there is not.
+    let wrong = r#"(module (memory (export "memory") 1)
+        (func (export "osier_policy_abi") (result i32) (i32.const 1))
+        (func (export "osier_policy_new") (param i32 i32 i32 i64) (result i32) (i32.const 8))
+        (func (export "osier_policy_events") (param i32))
+        (func (export "osier_policy_victim") (param i32 i32 i32) (result i32) (i32.const 99999999)))"#;
+    fs::write(place.path("wrong.wasm"), wat::parse_str(wrong).unwrap()).unwrap();
+    fs::write(place.path("text.wasm"), "no module").unwrap();
+    for (name, says) in [("wrong", "it named frame 99999999"), ("text", "text.wasm"), ("absent", "absent.wasm")] {
+        let set = format!("cache.eviction=./{name}.wasm");
+        let args =
+            ["--workload", "reuse.toml", "--set", "cache.size.permille=5", "--set", &set, "--json-file", "r.json"];
+        let (out, error) = place.expect(3, &args);
+        assert!(error.contains(says) && out.is_empty(), "{name}: {out}{error}");
+        assert!(!place.path("r.json").exists(), "{name}");
+    }
+}

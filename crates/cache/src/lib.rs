@@ -49,7 +49,7 @@ pub use config::{CacheConfig, FRAMES_MAX, LINES_PER_PAGE_MAX, SetIndex, WriteLog
 pub use error::{CommandError, ConfigError, ParameterError, PolicyError, ReplayError, UnknownPolicy};
 pub use eviction::{
     Eviction, Frames, Named, POLICIES, Parameter, ParameterValues, Parameters, PolicyInfo, Recall, Shape, Visitor,
-    policy, with_policy,
+    is_module, policy, with_policy,
 };
 #[cfg(any(test, feature = "planted"))]
 pub use planted::Bug;

@@ -33,6 +33,11 @@ pub trait Target {
     /// What it has counted so far.
     fn counters(&self) -> Counters;
 
+    /// Why what it does is no longer what was asked for, if that is so.
+    fn failure(&self) -> Option<String> {
+        None
+    }
+
     /// Nanoseconds of work that each die was given so far.
     fn die_busy_ns(&self, into: &mut Vec<u64>);
 
@@ -55,6 +60,10 @@ impl Target for Model {
 
     fn counters(&self) -> Counters {
         (&self.stats()).into()
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.policy_failure()
     }
 
     fn die_busy_ns(&self, into: &mut Vec<u64>) {
@@ -165,6 +174,14 @@ pub enum DriveError {
         number: u64,
         /// Why.
         why: Refused,
+    },
+    /// The device's own parts failed, such as an eviction policy from outside.
+    #[error("the run was stopped by request {number}: {why}; there is no result")]
+    Failed {
+        /// How many requests there were by then.
+        number: u64,
+        /// Why.
+        why: String,
     },
     /// Nothing to count.
     #[error(
@@ -307,10 +324,16 @@ impl<T: Target + ?Sized> Driver<'_, T> {
             self.advance()?;
             steps += 1;
             if steps.is_multiple_of(PROGRESS_STEPS) {
+                self.check_target()?;
                 let progress = Progress { now: self.now, submitted: self.submitted, expected };
                 self.go_on(|watch| watch.progress(&progress))?;
             }
         }
+    }
+
+    fn check_target(&self) -> Result<(), DriveError> {
+        let failed = |why| DriveError::Failed { number: self.submitted, why };
+        self.target.failure().map_or(Ok(()), |why| Err(failed(why)))
     }
 
     fn go_on(&mut self, look: impl FnOnce(&mut dyn Watch) -> ControlFlow<()>) -> Result<(), DriveError> {
@@ -448,6 +471,7 @@ impl<T: Target + ?Sized> Driver<'_, T> {
     }
 
     fn finish(mut self) -> Result<Measured, DriveError> {
+        self.check_target()?;
         let Some(mut measuring) = self.measuring.take() else {
             return Err(DriveError::AllWarmUp { submitted: self.submitted });
         };

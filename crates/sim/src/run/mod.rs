@@ -29,4 +29,4 @@ pub use histogram::Histogram;
 pub use latency::Latencies;
 pub use report::RunReport;
 pub use series::Series;
-pub use simulate::{Load, Options, Precondition, SimulateError, simulate, simulate_on};
+pub use simulate::{Load, MakePolicy, Options, Precondition, SimulateError, simulate, simulate_with};

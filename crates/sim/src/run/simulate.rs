@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Read;
 
+use osier_cache::{CacheConfig, Eviction, policy};
 use osier_device::Profile;
 use osier_device::model::{Model, ModelError};
 use osier_flash::page::FillPattern;
@@ -102,6 +103,14 @@ pub enum SimulateError {
     /// A described workload says its own addresses.
     #[error("addresses of a workload cannot be made compact: its jobs share none by chance; take `modulo` or `refuse`")]
     CompactWorkload,
+    /// The eviction policy cannot be made.
+    #[error("cache.eviction of profile {profile}: {why}")]
+    Policy {
+        /// The profile's name.
+        profile: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// The run had no end.
     #[error(transparent)]
     Drive(#[from] DriveError),
@@ -117,19 +126,46 @@ pub fn simulate(
     options: &Options,
     watch: &mut dyn Watch,
 ) -> Result<RunReport, SimulateError> {
-    let refuse = |why| SimulateError::Device { profile: profile.device.name.clone(), why };
+    simulate_with(&|cache, seed| built_in(cache, seed), profile, load, options, watch)
+}
+
+/// Makes a cache's eviction policy, of a seed, or says why it cannot be made.
+pub type MakePolicy<'a> = &'a dyn Fn(&CacheConfig, u64) -> Result<Box<dyn Eviction>, String>;
+
+fn built_in(cache: &CacheConfig, seed: u64) -> Result<Box<dyn Eviction>, String> {
+    let shape = cache.shape().map_err(|error| error.to_string())?;
+    policy(&cache.eviction, shape, &cache.eviction_parameters, seed).map_err(|error| error.to_string())
+}
+
+/// The same with eviction policies that the caller makes, such as those of WebAssembly modules.
+///
+/// # Errors
+/// As [`simulate`].
+pub fn simulate_with(
+    make_policy: MakePolicy<'_>,
+    profile: &Profile,
+    load: Load<'_>,
+    options: &Options,
+    watch: &mut dyn Watch,
+) -> Result<RunReport, SimulateError> {
+    let name = &profile.device.name;
+    let refuse = |why| SimulateError::Device { profile: name.clone(), why };
     let config = profile.model(options.capacity_bytes).map_err(refuse)?;
-    let mut model = Model::new(&config, options.seed_of(&load)).map_err(refuse)?;
+    let seed = options.seed_of(&load);
+    let mut model = match &config.cache {
+        Some(cache) => {
+            let policy = make_policy(&cache.cache, seed);
+            let policy = policy.map_err(|why| SimulateError::Policy { profile: name.clone(), why })?;
+            Model::with_policy(&config, policy, seed).map_err(refuse)?
+        }
+        None => Model::new(&config, seed).map_err(refuse)?,
+    };
     let calibrated = profile.calibration.iter().map(|one| format!("{}: {}", one.parameter, one.figure)).collect();
     simulate_on(&mut model, &profile.device.name, calibrated, load, options, watch)
 }
 
-/// The same on a device that the caller has made, such as one with an eviction policy of its own. It is to be new, of
-/// the capacity that it has; the options' capacity says nothing here.
-///
-/// # Errors
-/// As [`simulate`].
-pub fn simulate_on(
+/// The same on a new device.
+fn simulate_on(
     model: &mut Model,
     name: &str,
     calibrated: Vec<String>,

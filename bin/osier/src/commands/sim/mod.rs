@@ -13,7 +13,9 @@ use anyhow::Result;
 use clap::Args;
 use osier_device::profile::parse_override;
 use osier_flash::page::FillPattern;
-use osier_sim::run::{DriveError, Limits, Load, Options, Precondition, RunReport, SimulateError, WarmUp, simulate};
+use osier_sim::run::{
+    DriveError, Limits, Load, Options, Precondition, RunReport, SimulateError, WarmUp, simulate_with,
+};
 use osier_sim::trace::Speed;
 use osier_sim::workload::Workload;
 
@@ -22,6 +24,7 @@ use self::watch::Looker;
 use super::Context;
 use super::trace::{HowArgs, Opened, RemapArg, find_workload, parse_factor};
 use crate::exit::{Exit, Failure};
+use crate::policies::Policies;
 use crate::units::{parse_bytes, parse_duration_ns, scaled};
 use crate::whole_file::WholeFile;
 use crate::{output, profiles};
@@ -129,6 +132,10 @@ enum Asked {
 /// written.
 pub fn run(args: &SimArgs, context: &Context) -> Result<Exit> {
     let profile = profiles::find_with(&args.profile, &args.set)?;
+    let mut policies = Policies::default();
+    if let Some(cache) = &profile.cache {
+        policies.add(&cache.eviction, &cache.eviction)?;
+    }
     let mut asked = args.find_asked()?;
     // Before the work is done: it is not to be lost to a wrong name.
     let page = args.html.as_deref().map(|path| WholeFile::create(path, "page", args.overwrite)).transpose()?;
@@ -139,7 +146,8 @@ pub fn run(args: &SimArgs, context: &Context) -> Result<Exit> {
         Asked::Workload(workload) => Load::Workload { name: &args.workload, workload },
         Asked::Trace(trace) => Load::Trace { name: &args.workload, reader: &mut trace.reader, speed: args.speed() },
     };
-    let done = simulate(&profile, load, &args.options(), &mut looker);
+    let make_policy = |cache: &_, seed| policies.make(cache, seed);
+    let done = simulate_with(&make_policy, &profile, load, &args.options(), &mut looker);
     let per_io = looker.end()?;
     if let Asked::Trace(trace) = &asked {
         trace.warn();

@@ -1,16 +1,17 @@
 //! One point of a sweep: the device, the workload and the run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use osier_device::{Profile, ProfileError};
 use osier_flash::page::FillPattern;
-use osier_sim::run::{Limits, Load, Options, Precondition, WarmUp, simulate};
+use osier_sim::run::{Limits, Load, Options, Precondition, WarmUp, simulate_with};
 use osier_sim::sweep::{Fill, Point, RunOptions, Sweep, Value, figures};
 use osier_sim::workload::Workload;
 
 use crate::exit::{Exit, Failure};
+use crate::policies::Policies;
 use crate::profiles;
 
 /// What all points share: read once, so that a file that changes meanwhile changes nothing.
@@ -21,7 +22,13 @@ pub struct Inputs {
     workloads: BTreeMap<String, (String, Workload)>,
     columns: Vec<String>,
     run: RunOptions,
+    policies: Policies,
+    /// The eviction policies that are modules, in the order of their words.
+    modules: Vec<Vec<u8>>,
 }
+
+/// The key whose values may be paths of modules.
+const EVICTION: &str = "cache.eviction";
 
 impl Inputs {
     /// Finds profile and workloads; paths are as from the directory of the sweep.
@@ -31,15 +38,30 @@ impl Inputs {
     pub fn find(name: &str, sweep: &Sweep, directory: &Path) -> Result<Inputs> {
         let (profile, _) = profiles::find(&from(directory, &sweep.profile))?;
         let workloads = sweep.workloads.iter().map(|word| Ok((word.clone(), find_workload(directory, word)?)));
-        let inputs = Inputs {
+        let mut inputs = Inputs {
             profile_name: profile.name,
             profile_text: profile.text,
             workloads: workloads.collect::<Result<_>>()?,
             columns: sweep.columns.clone(),
             run: sweep.run.clone(),
+            policies: Policies::default(),
+            modules: Vec::new(),
         };
         inputs.check_keys(name, sweep)?;
+        inputs.find_modules(sweep, directory)?;
         Ok(inputs)
+    }
+
+    fn find_modules(&mut self, sweep: &Sweep, directory: &Path) -> Result<()> {
+        let axes = sweep.axes.iter().filter(|axis| axis.key == EVICTION).flat_map(|axis| &axis.values);
+        let set = sweep.set.iter().filter(|(key, _)| key == EVICTION).map(|(_, value)| value);
+        let words: BTreeSet<String> = axes.chain(set).map(ToString::to_string).collect();
+        for word in words.iter().filter(|word| osier_cache::is_module(word)) {
+            let path = from(directory, word);
+            self.policies.add(word, &path)?;
+            self.modules.push(std::fs::read(&path).with_context(|| format!("reading the cache policy {path}"))?);
+        }
+        Ok(())
     }
 
     /// A key that is wrong is wrong for every point; whether its values go together, each point shows.
@@ -65,7 +87,8 @@ impl Inputs {
     /// Everything that the results depend on beside the sweep's own text.
     pub fn texts(&self) -> impl Iterator<Item = &[u8]> {
         let workloads = self.workloads.values().map(|(text, _)| text.as_bytes());
-        std::iter::once(self.profile_text.as_bytes()).chain(workloads)
+        let modules = self.modules.iter().map(Vec::as_slice);
+        std::iter::once(self.profile_text.as_bytes()).chain(workloads).chain(modules)
     }
 
     fn profile(&self, set: &[(String, Value)]) -> Result<Profile, ProfileError> {
@@ -81,7 +104,8 @@ impl Inputs {
         let profile = self.profile(&point.set).map_err(one_line)?;
         let (_, workload) = &self.workloads[&point.workload];
         let load = Load::Workload { name: &point.workload, workload };
-        let report = simulate(&profile, load, &self.options(point), &mut ()).map_err(one_line)?;
+        let make_policy = |cache: &_, seed| self.policies.make(cache, seed);
+        let report = simulate_with(&make_policy, &profile, load, &self.options(point), &mut ()).map_err(one_line)?;
         Ok(figures(&self.columns, &report))
     }
 
@@ -116,7 +140,7 @@ fn from(directory: &Path, word: &str) -> String {
 }
 
 fn is_path(word: &str) -> bool {
-    word.contains('/') || word.ends_with(".toml")
+    word.contains('/') || word.ends_with(".toml") || word.ends_with(".wasm")
 }
 
 fn find_workload(directory: &Path, word: &str) -> Result<(String, Workload)> {
