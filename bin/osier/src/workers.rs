@@ -26,8 +26,8 @@ pub enum Ended {
     Stopped,
 }
 
-/// Does every piece on up to `jobs` threads, and calls `done` on this one with each result as it comes, with the piece's
-/// place in the list. When `done` fails, or somebody asks to stop, no further piece is begun.
+/// Does every piece on up to `jobs` threads, and calls `done` on this one with each result as it comes, with the
+/// piece's place in the list. When `done` fails, or somebody asks to stop, no further piece is begun.
 ///
 /// # Errors
 /// What `done` says.

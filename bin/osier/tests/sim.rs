@@ -1,4 +1,5 @@
-//! `osier sim` as a user meets it: what it prints and writes, exit codes, errors, and that a part of a run is no result.
+//! `osier sim` as a user meets it: what it prints and writes, exit codes, errors, and that a part of a run is no
+//! result.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 

@@ -110,18 +110,18 @@ fn killed_or_interrupted_and_gone_on_a_sweep_has_the_same_bytes_as_in_one_go() {
     let requests = 60_000;
     let expected = whole(requests);
     assert_eq!(expected.0.lines().count(), 1 + POINTS);
-    for signal in [libc::SIGKILL, libc::SIGINT] {
+    for signal in ["-KILL", "-INT"] {
         let place = Place::new(requests, SWEEP);
         let mut stops = 0;
         for points in [1, 4, 7] {
             let child = place.start();
             place.wait_for_points(points);
-            // SAFETY: a signal to a child that was not waited for, so its number is still its own.
-            unsafe { libc::kill(child.id() as i32, signal) };
+            // It was not waited for, so its number is still its own.
+            Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
             let output = child.wait_with_output().unwrap();
             stops += i32::from(!output.status.success());
             let err = String::from_utf8(output.stderr).unwrap();
-            if signal == libc::SIGINT && !output.status.success() {
+            if signal == "-INT" && !output.status.success() {
                 assert!(err.contains("which are kept; the same command goes on from there"), "{err}");
                 let journal = fs::read_to_string(place.path("s.csv.journal")).unwrap();
                 assert!(journal.ends_with("}\n"), "{journal}");

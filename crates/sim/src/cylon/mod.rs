@@ -1,13 +1,13 @@
 //! Eviction and prefetching in a CXL SSD's DRAM cache: Cylon (FAST 2026), Table 3 and Figure 10.
 //!
 //! Five patterns of pointer chasing by one thread (the built-in workloads `cylon-*`) go through a fully associative
-//! cache of 4 KiB pages, each case by itself: every pattern under FIFO, LIFO, CLOCK and S3-FIFO without prefetching, and
-//! under S3-FIFO with next-N prefetching. A hit ratio counts accesses, of the steady state: the first phase of a workload
-//! fills the cache and is not counted.
+//! cache of 4 KiB pages, each case by itself: every pattern under FIFO, LIFO, CLOCK and S3-FIFO without prefetching,
+//! and under S3-FIFO with next-N prefetching. A hit ratio counts accesses, of the steady state: the first phase of a
+//! workload fills the cache and is not counted.
 //!
 //! One thread that waits for each of its loads has one miss under way, and the pages that follow a missed one lie on
-//! other dies: what a miss prefetches arrives with it, and no prefetch is late. So the replay needs no clock, and the time
-//! of a run is that of its hits and misses ([`Cell::mean_access_ns`]).
+//! other dies: what a miss prefetches arrives with it, and no prefetch is late. So the replay needs no clock, and the
+//! time of a run is that of its hits and misses ([`Cell::mean_access_ns`]).
 //!
 //! What was assumed and what was fitted to the published table, the report says: [`ASSUMED`], [`CALIBRATED`].
 
@@ -33,8 +33,8 @@ pub const FRAMES: u32 = 4915 * 256;
 pub const HIT_NS: u64 = 160;
 /// A read of flash (section 5.1).
 pub const FLASH_READ_NS: u64 = 40_000;
-/// The largest scale. The frames of the cache, and the pages and accesses of every workload, are multiples of it; beyond,
-/// too few accesses of Rand would be left to tell points apart.
+/// The largest scale. The frames of the cache, and the pages and accesses of every workload, are multiples of it;
+/// beyond, too few accesses of Rand would be left to tell points apart.
 pub const SCALE_MAX: u32 = 64;
 
 /// The policies of Table 3, in its order.

@@ -140,7 +140,7 @@ impl CylonReport {
             tolerance_points: TOLERANCE_POINTS,
             assumed: ASSUMED,
             calibrated: CALIBRATED,
-            cells: self.cells.iter().map(Cell::to_json).collect(),
+            cells: self.cells.iter().copied().map(Cell::to_json).collect(),
         }
     }
 
@@ -279,7 +279,7 @@ impl CylonReport {
 }
 
 impl Cell {
-    fn to_json(&self) -> JsonCell {
+    fn to_json(self) -> JsonCell {
         JsonCell {
             pattern: PATTERNS[self.case.pattern].label,
             eviction: self.case.eviction,

@@ -1,8 +1,8 @@
 //! The sources of a run, each paced by itself, and the requests that they gave and the device does not have yet.
 //!
 //! Invariants:
-//! - of an open loop one request at a time waits here; the next is taken when that one is submitted, with its arrival as
-//!   the time. So an overloaded device delays requests and never changes when they arrive;
+//! - of an open loop one request at a time waits here; the next is taken when that one is submitted, with its arrival
+//!   as the time. So an overloaded device delays requests and never changes when they arrive;
 //! - of a closed loop as many are taken as its depth allows, and wait here if the device has no room;
 //! - requests leave in the order of their arrivals, those of one time in the order in which they were taken.
 

@@ -1,8 +1,8 @@
 //! A grid of parameters: which points it has, what is kept of each, and how the results are shown.
 //!
 //! Pure: a sweep is parsed from TOML (`docs/sweep.md` explains each key), and whoever runs it calls a function for each
-//! [`Point`] on as many threads as it likes and keeps a [`Row`] of each. Rows are sorted by point before anything is made
-//! of them, so the results are the same bytes in whatever order they came.
+//! [`Point`] on as many threads as it likes and keeps a [`Row`] of each. Rows are sorted by point before anything is
+//! made of them, so the results are the same bytes in whatever order they came.
 //!
 //! Invariants:
 //! - the points and their numbers follow from the text alone: the first axis turns slowest, then the others in their
@@ -142,8 +142,8 @@ pub struct Point {
 pub struct Row {
     /// Its number.
     pub point: u64,
-    /// The figures, in the order of [`Sweep::columns`], or why there are none. A figure that a run does not have, such as
-    /// the hit ratio of a device without a cache, is none.
+    /// The figures, in the order of [`Sweep::columns`], or why there are none. A figure that a run does not have,
+    /// such as the hit ratio of a device without a cache, is none.
     pub figures: Result<Vec<Option<u64>>, String>,
 }
 

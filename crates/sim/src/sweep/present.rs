@@ -113,8 +113,8 @@ impl Mean {
     }
 }
 
-/// A line for each combination of all but the first axis and the seeds: its name, and a mean for each value of the first
-/// axis.
+/// A line for each combination of all but the first axis and the seeds: its name, and a mean for each value of the
+/// first axis.
 fn lines(sweep: &Sweep, rows: &[&Row], column: usize) -> Vec<(String, Vec<Option<f64>>)> {
     let first_values = sweep.axes.first().map_or(1, |axis| axis.values.len());
     let others = sweep.axes.len().min(1)..sweep.axes.len() + 1;

@@ -37,7 +37,8 @@ fn row(sweep: &Sweep, number: u64) -> Row {
     let figures = match number % 7 {
         3 => Err(format!("point {number}, \"quoted\", cannot be")),
         _ => {
-            Ok(sweep.columns.iter().enumerate().map(|(at, _)| (at == 0 || number % 2 == 0).then_some(number)).collect())
+            let is_there = |at| at == 0 || number.is_multiple_of(2);
+            Ok((0..sweep.columns.len()).map(|at| is_there(at).then_some(number)).collect())
         }
     };
     Row { point: number, figures }

@@ -192,7 +192,7 @@ impl SimArgs {
                 requests_max: self.requests,
                 duration_ns: self.seconds,
             },
-            addresses: self.addresses.get(),
+            addresses: self.addresses.into(),
         }
     }
 

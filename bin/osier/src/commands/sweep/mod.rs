@@ -1,8 +1,8 @@
 //! `osier sweep`: a grid of parameters on all processors, resumable.
 //!
-//! Each finished point is a line of a journal beside the results ([`journal`]) before another is begun. With the last point
-//! the results are written, sorted, whole or not at all, and the journal goes. So a sweep that is stopped or killed goes on
-//! where it was, and its results are the same bytes as of one that was not.
+//! Each finished point is a line of a journal beside the results ([`journal`]) before another is begun. With the last
+//! point the results are written, sorted, whole or not at all, and the journal goes. So a sweep that is stopped or
+//! killed goes on where it was, and its results are the same bytes as of one that was not.
 
 mod journal;
 mod point;

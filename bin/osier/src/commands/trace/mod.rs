@@ -132,11 +132,9 @@ macro_rules! value_enum {
         #[derive(Debug, Clone, Copy)]
         pub struct $name($inner);
 
-        impl $name {
-            /// The library's value.
-            #[allow(dead_code, reason = "only some are asked from outside")]
-            pub fn get(self) -> $inner {
-                self.0
+        impl From<$name> for $inner {
+            fn from(named: $name) -> $inner {
+                named.0
             }
         }
 
@@ -213,7 +211,7 @@ impl HowArgs {
         let (compression, bytes) = unpack(file).map_err(failed)?;
         let options = ReadOptions {
             strict: self.strict,
-            event: self.event.get(),
+            event: self.event.into(),
             instructions: self.instructions,
             hashed_objects: self.hashed_objects,
             ..ReadOptions::default()
