@@ -216,7 +216,7 @@ impl HowArgs {
             hashed_objects: self.hashed_objects,
             ..ReadOptions::default()
         };
-        let reader = TraceReader::new(bytes, self.format.map(FormatArg::get), options);
+        let reader = TraceReader::new(bytes, self.format.map(Format::from), options);
         let reader = reader.map_err(|error| refuse(format_args!("{name}: {error}")))?;
         Ok((compression, Opened { name: name.to_owned(), reader }))
     }
