@@ -65,9 +65,16 @@ pub enum Command {
     /// Reproduce a published figure
     #[command(subcommand)]
     Exp(commands::exp::ExpCommand),
+    /// Simulate the flash under power cuts, rot and dead dies
+    #[command(subcommand)]
+    Fault(commands::fault::FaultCommand),
+    /// Simulate a grid of parameters on all processors
+    Sweep(commands::sweep::SweepArgs),
     /// Examine, convert and make traces of requests
     #[command(subcommand)]
     Trace(commands::trace::TraceCommand),
+    /// Simulate a device under a workload or a trace
+    Sim(commands::sim::SimArgs),
     /// Try eviction policies of the DRAM cache on traces
     #[command(subcommand)]
     Cache(commands::cache::CacheCommand),

@@ -15,6 +15,8 @@ mod policies;
 mod profiles;
 mod signals;
 mod units;
+mod whole_file;
+mod workers;
 
 use std::process::ExitCode;
 

@@ -15,7 +15,7 @@ use crate::exit::{Exit, Failure};
 /// # Errors
 /// When the file cannot be read, or the profile is unknown or refused.
 pub fn find(word: &str) -> anyhow::Result<(ProfileText, Profile)> {
-    if word.contains('/') || word.ends_with(".toml") {
+    if is_path(word) {
         let text = std::fs::read_to_string(Path::new(word)).map_err(|cause| {
             Failure::new(Exit::BadInput, format!("reading the profile {word} failed: {cause}; name another file"))
         })?;
@@ -26,6 +26,23 @@ pub fn find(word: &str) -> anyhow::Result<(ProfileText, Profile)> {
     let profile = Profile::built_in(word).map_err(refuse)?;
     let text = Profile::built_in_text(word).context("a built-in profile has a text")?.to_owned();
     Ok((ProfileText { name: word.to_owned(), text }, profile))
+}
+
+/// The same, with some of its keys set otherwise.
+///
+/// # Errors
+/// As [`find`], and when a key is unknown or a value cannot be.
+pub fn find_with(word: &str, set: &[(String, toml::Value)]) -> anyhow::Result<Profile> {
+    let (text, profile) = find(word)?;
+    if set.is_empty() {
+        return Ok(profile);
+    }
+    let name = if is_path(word) { word } else { text.name.as_str() };
+    Profile::parse_with(name, &text.text, set).map_err(|error| Failure::new(Exit::BadInput, error.to_string()).into())
+}
+
+fn is_path(word: &str) -> bool {
+    word.contains('/') || word.ends_with(".toml")
 }
 
 /// Whether the device model accepts a profile, as an image asks.

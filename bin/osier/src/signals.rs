@@ -6,13 +6,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result};
 
 /// Set once somebody asked this program to stop. A second signal ends it at once.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct StopFlag(Arc<AtomicBool>);
 
 impl StopFlag {
     /// Whether somebody asked.
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
+    }
+
+    /// Asks.
+    #[cfg(test)]
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

@@ -270,6 +270,13 @@ macro_rules! policies {
 
 policies!(Fifo, Lifo, Lru, Mru, Clock, S3Fifo, Sieve, Arc, Random);
 
+/// Whether a word where a policy's name stands means the path of a WebAssembly module: it has a `/` in it, or ends in
+/// `.wasm`. This crate runs none; whoever has a sandbox makes the policy, and gives it to [`crate::Cache::new`].
+#[must_use]
+pub fn is_module(word: &str) -> bool {
+    word.contains('/') || word.ends_with(".wasm")
+}
+
 /// Makes the policy of this name, to be changed while running.
 ///
 /// # Errors

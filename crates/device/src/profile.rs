@@ -727,8 +727,11 @@ impl Profile {
             within("cache.size", share.into(), 1, 1000, "it is a share of the capacity")?;
         }
         let small = osier_cache::Shape { sets: 1, ways: 64, pages_per_set: 64 };
-        osier_cache::policy(&cache.eviction, small, &cache.eviction_parameters, 0)
-            .map_err(|error| fault("cache.eviction", error.to_string()))?;
+        // What a module can do is seen when it is loaded.
+        if !osier_cache::is_module(&cache.eviction) {
+            osier_cache::policy(&cache.eviction, small, &cache.eviction_parameters, 0)
+                .map_err(|error| fault("cache.eviction", error.to_string()))?;
+        }
         osier_cache::prefetcher(&cache.prefetch, &cache.prefetch_parameters)
             .map_err(|error| fault("cache.prefetch", error.to_string()))?;
         self.model(None).map(drop).map_err(|error| match error {

@@ -184,8 +184,11 @@ pub trait Env {
     fn deliver(&mut self, request: &Request) -> Result<u32, Status>;
     /// Notes in the request's slot that it failed, so that a recovery does not take it for committed.
     fn note_failure(&mut self, request: &Request);
-    /// An actor has arrived, in the middle of a request or between two.
-    fn adopted(&mut self, _actor: ActorId, _mid_request: bool) {}
+    /// An actor has arrived, in the middle of a request or between two; `awaited` says whether it has something to
+    /// do at once.
+    fn adopted(&mut self, _actor: ActorId, _mid_request: bool, _awaited: bool) {}
+    /// The first chunk of an actor that arrived is about to run.
+    fn first_begins(&mut self, _actor: ActorId) {}
     /// A checkpoint could not be used, and goes back to where it came from.
     fn refused(&mut self, _actor: ActorId, _error: CheckpointError) {}
     /// A named point was passed.
@@ -386,12 +389,17 @@ impl Domain {
     }
 
     /// Does what can be done now: ends chunks that are due, runs the next one of each actor, at most one
-    /// an actor. Says whether anything was done.
+    /// an actor, up to an actor that leaves. Says whether anything was done.
     pub fn poll(&mut self, now: Nanos, env: &mut impl Env) -> bool {
         let mut progress = false;
         self.now = now;
         for index in 0..self.actors.len() {
+            let departures = self.actors[index].stats.departures;
             progress |= self.advance(now, ActorId(index as u16), env);
+            if self.actors[index].stats.departures > departures {
+                // Nobody serves it until its checkpoint is sent: the others' chunks come behind that.
+                return true;
+            }
         }
         progress
     }
@@ -599,9 +607,9 @@ impl Domain {
                 env.import(actor, &checkpoint.globals);
                 env.at(Step::Rebuilt, Some(actor));
                 if migrate::set_active(env.record(actor), word, self.side) {
-                    env.adopted(actor, checkpoint.current.is_some());
                     env.at(Step::Active, Some(actor));
                     state.arrive(&checkpoint, self.now);
+                    env.adopted(actor, state.current.is_some(), state.current.is_some() || state.has_next());
                 }
             }
             Ok(None) => {}
@@ -700,6 +708,9 @@ impl Domain {
             stream: request.stream,
             sequence: request.sequence,
         };
+        if state.fresh {
+            env.first_begins(actor);
+        }
         env.at(Step::StageBegins, Some(actor));
         let outcome = env.run(&call);
         env.at(Step::StageEnds, Some(actor));

@@ -73,6 +73,8 @@ struct Shared {
     served_by: Vec<Option<Side>>,
     flaws: Flaws,
     lanes: usize,
+    /// A checkpoint was published in this poll, and the message that says so lies in the domain.
+    unsent: bool,
 }
 
 /// Planted defects, to show that the checks can fail.
@@ -179,6 +181,14 @@ impl Env for TestEnv<'_> {
         Ok(UNIT_BYTES)
     }
 
+    fn at(&mut self, step: Step, actor: Option<ActorId>) {
+        match step {
+            Step::Ready => self.shared.unsent = true,
+            Step::StageBegins => assert!(!self.shared.unsent, "{actor:?} ran while a checkpoint waited to be sent"),
+            _ => {}
+        }
+    }
+
     fn note_failure(&mut self, request: &Request) {
         self.shared.failed.insert(request.descriptor.slot.0, request.status);
     }
@@ -223,6 +233,7 @@ impl Bench {
             rng,
             flaws: Flaws::default(),
             lanes: seed as usize,
+            unsent: false,
         };
         let domain = |side| Domain::new(side, plan(stages), &owners, &[0; STREAMS_MAX]);
         Bench {
@@ -301,6 +312,7 @@ impl Bench {
             assert_eq!(message.encode(), words, "a message survives its encoding");
             domains[index].receive(message, &mut TestEnv { side, shared });
         }
+        shared.unsent = false;
         domains[index].poll(self.now, &mut TestEnv { side, shared });
         while let Some(message) = domains[index].take_outgoing() {
             pipes[1 - index].push_back(message.encode());

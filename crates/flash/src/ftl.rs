@@ -664,8 +664,8 @@ impl Ftl {
             (Purpose::Read { read, superblock, tail }, MediaResult::Failed(error)) => {
                 self.read_done(read, superblock, tail, Err(error));
             }
-            (Purpose::Relocate { batch }, MediaResult::Read(bytes)) => self.relocation_read(batch, Some(bytes)),
-            (Purpose::Relocate { batch }, MediaResult::Failed(_)) => self.relocation_read(batch, None),
+            (Purpose::Relocate { batch }, MediaResult::Read(bytes)) => self.relocation_read(now, batch, Some(bytes)),
+            (Purpose::Relocate { batch }, MediaResult::Failed(_)) => self.relocation_read(now, batch, None),
             (Purpose::Erase { superblock }, MediaResult::Erased) => self.erased(superblock),
             (Purpose::Erase { superblock }, MediaResult::Failed(error)) => self.erase_failed(superblock, error),
             (Purpose::Sync, MediaResult::Synced) => self.sync_done(now),

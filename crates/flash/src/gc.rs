@@ -142,10 +142,56 @@ impl Ftl {
     }
 
     /// A relocation read is over; `None`: the media failed.
-    pub(crate) fn relocation_read(&mut self, batch: usize, data: Option<Box<[u8]>>) {
-        let batch = &mut self.collector.batches[batch];
+    pub(crate) fn relocation_read(&mut self, now: Nanos, number: usize, data: Option<Box<[u8]>>) {
+        let batch = &mut self.collector.batches[number];
+        if data.is_none() && batch.extents.len() > 1 {
+            self.read_one_by_one(now, number);
+            return;
+        }
         batch.data = data;
         batch.is_read = true;
+    }
+
+    /// A page of a batch cannot be read: its extents are read alone, so that no other is lost with it.
+    fn read_one_by_one(&mut self, now: Nanos, number: usize) {
+        let position = self.collector.order.iter().position(|&other| other == number);
+        let position = position.expect("a batch that is read is under way");
+        self.collector.order.remove(position);
+        self.collector.vacant.push(number);
+        let extents = core::mem::take(&mut self.collector.batches[number].extents);
+        for (index, (slot, offset16)) in extents.into_iter().enumerate() {
+            let stored = self.directory.resident(slot, self.collector.victim, offset16).map(|entry| entry.stored_bytes);
+            let start = u64::from(offset16) * 16 + u64::from(EXTENT_HEADER_BYTES);
+            let range = start..start + u64::from(stored.unwrap_or(0));
+            let number = self.vacant_batch();
+            let batch = &mut self.collector.batches[number];
+            batch.extents.clear();
+            batch.extents.push((slot, offset16));
+            self.collector.order.insert(position + index, number);
+            self.read_batch(now, number, range);
+        }
+    }
+
+    fn vacant_batch(&mut self) -> usize {
+        self.collector.vacant.pop().unwrap_or_else(|| {
+            self.collector.batches.push(Batch::default());
+            self.collector.batches.len() - 1
+        })
+    }
+
+    /// Reads the payloads of a batch, if it has any.
+    fn read_batch(&mut self, now: Nanos, number: usize, range: core::ops::Range<u64>) {
+        let batch = &mut self.collector.batches[number];
+        batch.moved = 0;
+        batch.offset_bytes = range.start;
+        batch.data = None;
+        batch.is_read = range.is_empty();
+        if !range.is_empty() {
+            let due = self.read_due(now, &range);
+            let address = self.address(self.collector.victim, range.start);
+            let bytes = (range.end - range.start) as u32;
+            self.ops.issue(due, Purpose::Relocate { batch: number }, MediaOpKind::Read { address, bytes });
+        }
     }
 
     /// The victim is erased.
@@ -240,25 +286,13 @@ impl Ftl {
         let limit = if self.is_foreground() { self.limits.relocations_foreground } else { RELOCATIONS_BACKGROUND };
         let mut issued = false;
         while self.collector.order.len() < limit && self.directory.walk_peek().is_some() {
-            let number = self.collector.vacant.pop().unwrap_or_else(|| {
-                self.collector.batches.push(Batch::default());
-                self.collector.batches.len() - 1
-            });
-            let mut batch = core::mem::take(&mut self.collector.batches[number]);
-            let range = self.gather(&mut batch.extents);
-            batch.moved = 0;
-            batch.offset_bytes = range.start;
-            batch.data = None;
-            batch.is_read = range.is_empty();
-            self.collector.batches[number] = batch;
+            let number = self.vacant_batch();
+            let mut extents = core::mem::take(&mut self.collector.batches[number].extents);
+            let range = self.gather(&mut extents);
+            self.collector.batches[number].extents = extents;
             self.collector.order.push_back(number);
             issued = true;
-            if !range.is_empty() {
-                let due = self.read_due(now, &range);
-                let address = self.address(self.collector.victim, range.start);
-                let bytes = (range.end - range.start) as u32;
-                self.ops.issue(due, Purpose::Relocate { batch: number }, MediaOpKind::Read { address, bytes });
-            }
+            self.read_batch(now, number, range);
         }
         issued
     }

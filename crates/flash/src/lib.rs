@@ -8,6 +8,7 @@
 //! - [`nand`]: when its operations end;
 //! - [`codec`]: the headers on the media, byte by byte (in prose: `docs/formats-flash.md`);
 //! - [`array`] and [`page`]: the array in full and a page-mapped FTL for terabytes, in virtual time;
+//! - [`faulty`]: media in memory that fail as real ones do, for simulations and tests;
 //! - [`Ftl`]: the translation layer for extents; its modules follow a record: `write`, `read`, `sync`, `gc`,
 //!   `recover`; `directory` is the map.
 //!
@@ -47,6 +48,7 @@
 
 pub mod array;
 pub mod codec;
+pub mod faulty;
 pub mod geometry;
 pub mod nand;
 

@@ -8,7 +8,7 @@
 use crate::{Nanos, OpId};
 
 /// One operation on the media.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct MediaOp {
     /// Names the operation in `Ftl::media_done`.
     pub id: OpId,
@@ -19,7 +19,7 @@ pub struct MediaOp {
 }
 
 /// What to do. Addresses and lengths are in bytes of the media.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum MediaOpKind {
     /// Read a range that is not aligned to anything; every byte of it has been programmed.
     Read {

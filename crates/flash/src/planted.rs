@@ -26,7 +26,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "planted"))]
     pub const ALL: [Bug; 9] = [
         Bug::EraseBeforeSync,
         Bug::EraseBeforeKillerIsDurable,

@@ -238,13 +238,15 @@ struct Scan {
     superblock: u32,
     /// Sequence and salt of the superblock's life.
     life: (u64, u32),
-    /// Wholly synced: payloads need no check, and the first blank page ends it.
+    /// Wholly synced: payloads need no check.
     is_trusted: bool,
     offset: u64,
     /// Start of the bytes that belong to nothing, if the chain is broken here.
     gap: Option<u64>,
     /// Start of a blank page: if anything follows, a page before it was lost.
     blank: Option<u64>,
+    /// The last extent of the chain.
+    last: Option<Record>,
 }
 
 impl Recovery<'_> {
@@ -337,6 +339,7 @@ impl Recovery<'_> {
                 offset: first_extent_offset(&self.ftl.geometry),
                 gap: None,
                 blank: None,
+                last: None,
             };
             order.push(((stream, header.sequence), scan));
         }
@@ -417,8 +420,6 @@ impl Recovery<'_> {
     fn take_extent(&mut self, scan: &mut Scan, header: &ExtentHeader) -> Result<(), FtlError> {
         self.end_gap(scan);
         if let Some(start) = scan.blank.take() {
-            // Its pages are programmed in order, so that a scan that trusts the superblock would end
-            // before the hole: it must not be trusted.
             self.report.holes += 1;
             self.report.note(scan.superblock, start, Damage::Hole);
             self.ftl.superblocks[scan.superblock as usize].suspect = true;
@@ -449,6 +450,7 @@ impl Recovery<'_> {
         } else {
             self.unsound.push(record);
         }
+        scan.last = Some(record);
         scan.offset += u64::from(footprint);
         self.window.hop = scan.is_trusted && footprint as usize > HOP_BYTES;
         Ok(())
@@ -503,9 +505,11 @@ impl Recovery<'_> {
                 self.end_gap(scan);
                 if in_page == 0 {
                     scan.blank.get_or_insert(scan.offset);
+                } else if scan.is_trusted {
+                    self.check_padding(scan)?;
                 }
                 scan.offset += rest as u64;
-                return Ok(!(scan.is_trusted && in_page == 0));
+                return Ok(true);
             }
             if scan.gap.is_none() {
                 scan.gap = Some(scan.offset);
@@ -513,6 +517,20 @@ impl Recovery<'_> {
         }
         scan.offset += u64::from(EXTENT_ALIGN);
         Ok(true)
+    }
+
+    /// Padding, or a page that was dropped behind the payload that ends in it? If all of the page is blank, the
+    /// payload tells.
+    fn check_padding(&mut self, scan: &Scan) -> Result<(), FtlError> {
+        let page_bytes = u64::from(self.ftl.geometry.page_bytes);
+        let start = scan.offset - scan.offset % page_bytes;
+        let Some(last) = scan.last else { return Ok(()) };
+        if is_blank(self.bytes(scan.superblock, start, page_bytes as usize)?) && !self.is_payload_sound(&last)? {
+            self.report.holes += 1;
+            self.report.note(scan.superblock, start, Damage::Hole);
+            self.ftl.superblocks[scan.superblock as usize].suspect = true;
+        }
+        Ok(())
     }
 
     fn end_gap(&mut self, scan: &mut Scan) {

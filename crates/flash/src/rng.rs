@@ -22,6 +22,17 @@ impl Rng {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
+    /// A number of `range`.
+    #[cfg(test)]
+    pub(crate) fn within(&mut self, range: std::ops::RangeInclusive<u64>) -> u64 {
+        range.start() + self.below(range.end() - range.start() + 1)
+    }
+
+    /// True once in `n` times.
+    pub(crate) fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
     /// True with the chance of `millionths` in a million.
     pub(crate) fn chance(&mut self, millionths: u32) -> bool {
         millionths > 0 && self.below(1_000_000) < u64::from(millionths)

@@ -57,16 +57,17 @@ struct State {
 }
 
 impl SyncWorker {
-    /// Starts the thread for these media.
+    /// Starts the thread for these media; it calls `notify` whenever syncs have been answered.
     ///
     /// # Errors
     /// When the system gives no thread.
-    pub fn spawn(media: Arc<dyn Media>) -> std::io::Result<Self> {
+    pub fn spawn(media: Arc<dyn Media>, notify: impl Fn() + Send + 'static) -> std::io::Result<Self> {
         let shared =
             Arc::new(Shared { state: Mutex::new(State::default()), asked: Condvar::new(), done: Condvar::new() });
         let for_thread = Arc::clone(&shared);
-        let thread =
-            std::thread::Builder::new().name("osier-sync".to_owned()).spawn(move || for_thread.run(&*media))?;
+        let thread = std::thread::Builder::new()
+            .name("osier-sync".to_owned())
+            .spawn(move || for_thread.run(&*media, &notify))?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
@@ -88,6 +89,11 @@ impl SyncWorker {
     /// The next finished sync, if there is one. Does not wait.
     pub fn poll(&self) -> Option<SyncDone> {
         self.shared.lock().take_done()
+    }
+
+    /// Whether a sync is finished and not collected.
+    pub fn has_done(&self) -> bool {
+        !self.shared.lock().done.is_empty()
     }
 
     /// The next finished sync, waited for at most `timeout`.
@@ -136,13 +142,15 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn run(&self, media: &dyn Media) {
+    fn run(&self, media: &dyn Media, notify: &dyn Fn()) {
         while let Some(batch) = self.next_batch() {
             let result = media.sync().map_err(Arc::new);
             let mut state = self.lock();
             state.syncs += 1;
             state.done.extend(batch.into_iter().map(|ticket| SyncDone { ticket, result: result.clone() }));
             self.done.notify_all();
+            drop(state);
+            notify();
         }
     }
 

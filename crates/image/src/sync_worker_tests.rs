@@ -58,7 +58,7 @@ const SOON: Duration = Duration::from_secs(10);
 #[test]
 fn the_caller_does_not_wait_and_late_tickets_share_the_next_sync() {
     let media = Arc::new(Gated::default());
-    let worker = SyncWorker::spawn(media.clone()).unwrap();
+    let worker = SyncWorker::spawn(media.clone(), || {}).unwrap();
     worker.submit(SyncTicket(1)).unwrap();
     // Until the first sync is at the gate, a further ticket could still be covered by it.
     while !worker.shared.lock().asked.is_empty() {
@@ -78,10 +78,25 @@ fn the_caller_does_not_wait_and_late_tickets_share_the_next_sync() {
 }
 
 #[test]
+fn whoever_asked_is_told_when_the_answer_can_be_collected() {
+    let media = Arc::new(Gated::default());
+    let (told, tells) = std::sync::mpsc::channel();
+    let worker = SyncWorker::spawn(media.clone(), move || told.send(()).unwrap()).unwrap();
+    worker.submit(SyncTicket(1)).unwrap();
+    assert!(!worker.has_done());
+    assert!(tells.try_recv().is_err());
+    media.set_gate(true);
+    tells.recv_timeout(SOON).unwrap();
+    assert!(worker.has_done());
+    assert_eq!(worker.poll().unwrap().ticket, SyncTicket(1));
+    assert!(!worker.has_done());
+}
+
+#[test]
 fn a_failed_sync_is_told_to_every_ticket_it_was_to_answer() {
     let media = Arc::new(Gated::default());
     media.fail.store(true, Ordering::SeqCst);
-    let worker = SyncWorker::spawn(media.clone()).unwrap();
+    let worker = SyncWorker::spawn(media.clone(), || {}).unwrap();
     (1..=3).for_each(|ticket| worker.submit(SyncTicket(ticket)).unwrap());
     media.set_gate(true);
     assert!((0..3).all(|_| worker.wait(SOON).unwrap().result.is_err()));
@@ -90,7 +105,7 @@ fn a_failed_sync_is_told_to_every_ticket_it_was_to_answer() {
 #[test]
 fn the_queue_is_bounded_and_collecting_makes_room() {
     let media = Arc::new(Gated::default());
-    let worker = SyncWorker::spawn(media.clone()).unwrap();
+    let worker = SyncWorker::spawn(media.clone(), || {}).unwrap();
     for ticket in 0..TICKETS_MAX as u64 {
         worker.submit(SyncTicket(ticket)).unwrap();
     }
@@ -103,7 +118,7 @@ fn the_queue_is_bounded_and_collecting_makes_room() {
 #[test]
 fn dropping_the_worker_finishes_what_was_asked() {
     let media = Arc::new(Gated::default());
-    let worker = SyncWorker::spawn(media.clone()).unwrap();
+    let worker = SyncWorker::spawn(media.clone(), || {}).unwrap();
     media.program(0, &[0; 3]).unwrap();
     worker.submit(SyncTicket(1)).unwrap();
     media.set_gate(true);

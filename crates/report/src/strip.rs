@@ -9,6 +9,11 @@ use crate::svg::{Anchor, Canvas};
 use crate::{Axis, format_value};
 
 const ROW: f64 = 20.0;
+const GAP: f64 = 5.0;
+/// More rows than this are drawn dense: without gaps, so low that only every [`NAMED_EVERY`]-th has room for its name.
+const ROWS_MAX: usize = 24;
+const DENSE_ROW: f64 = 6.0;
+const NAMED_EVERY: usize = 4;
 /// No row has more cells than this: finer ones could not be told apart.
 const CELLS_MAX: usize = 360;
 
@@ -51,15 +56,24 @@ impl HeatStrip {
         let widest = self.rows.iter().map(|row| crate::svg::text_width(&row.name)).fold(0.0, f64::max);
         // Names longer than the margin stand above their rows.
         let above = widest > LEFT - 14.0;
-        for row in &self.rows {
+        let is_dense = self.rows.len() > ROWS_MAX;
+        for (index, row) in self.rows.iter().enumerate() {
+            if is_dense {
+                if index.is_multiple_of(NAMED_EVERY) {
+                    canvas.soft(LEFT - 8.0, y + 9.0, Anchor::End, &row.name);
+                }
+                draw_row(canvas, (y, DENSE_ROW), &x, &scale, row);
+                y += DENSE_ROW;
+                continue;
+            }
             if above {
                 canvas.ink(LEFT, y + 12.0, Anchor::Start, &row.name);
                 y += 17.0;
             } else {
                 canvas.ink(LEFT - 8.0, y + 14.0, Anchor::End, &row.name);
             }
-            draw_row(canvas, y, &x, &scale, row);
-            y += ROW + 5.0;
+            draw_row(canvas, (y, ROW), &x, &scale, row);
+            y += ROW + GAP;
         }
         let plot = Plot { top: below_title, bottom: y };
         let bottom = plot.draw_x(canvas, &x);
@@ -83,7 +97,7 @@ impl HeatStrip {
     }
 }
 
-fn draw_row(canvas: &mut Canvas, y: f64, x: &Laid, scale: &Laid, row: &StripRow) {
+fn draw_row(canvas: &mut Canvas, (y, height): (f64, f64), x: &Laid, scale: &Laid, row: &StripRow) {
     let width = (RIGHT - LEFT) / CELLS_MAX as f64;
     let mut colours: Vec<Option<String>> = Vec::with_capacity(CELLS_MAX);
     let mut next = 0;
@@ -112,7 +126,7 @@ fn draw_row(canvas: &mut Canvas, y: f64, x: &Laid, scale: &Laid, row: &StripRow)
                 left,
                 y,
                 same as f64 * width + 0.3,
-                ROW,
+                height,
                 &format!("fill=\"{colour}\" shape-rendering=\"crispEdges\""),
             );
         }
@@ -124,6 +138,19 @@ fn draw_row(canvas: &mut Canvas, y: f64, x: &Laid, scale: &Laid, row: &StripRow)
 mod tests {
     use super::*;
     use crate::{Chart, Unit};
+
+    #[test]
+    fn many_rows_are_dense_and_every_one_is_there() {
+        let axis = Axis::new("Time", Unit::Seconds);
+        let mut strip = HeatStrip::new("t", axis, Axis::new("Busy", Unit::Share).from(0.0).to(1.0));
+        for row in 0..64 {
+            strip.rows.push(StripRow { name: format!("die {row}"), points: vec![(0.0, 0.5), (1.0, 0.5)] });
+        }
+        let svg = Chart::Strip(strip).to_svg();
+        let colour = palette::heat(0.5);
+        assert!(svg.matches(&colour).count() >= 64, "{svg}");
+        assert_eq!(svg.matches(">die ").count(), 64 / NAMED_EVERY);
+    }
 
     #[test]
     fn a_short_peak_is_seen_and_equal_cells_are_one() {

@@ -1,6 +1,9 @@
 //! The one clock: CLOCK_MONOTONIC, the same in every process of the machine; and the processor time that this one uses
 //! and waits for.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
 use osier_domain::Nanos;
 
 /// Now.
@@ -15,9 +18,23 @@ pub fn cpu() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Time that this process's first thread, which is the domain, was ready to run and had no processor, in nanoseconds:
-/// the second word of `/proc/self/schedstat`. Zero where the kernel does not count it.
-pub fn processor_wait() -> u64 {
-    let text = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
-    text.split_whitespace().nth(1).and_then(|word| word.parse().ok()).unwrap_or(0)
+/// Time that this process's first thread, which is the domain, was ready to run and had no processor. The file is kept
+/// open: to open it takes longer than all the rest, and an actor that arrives waits meanwhile.
+pub struct ProcessorWait {
+    schedstat: Option<File>,
+}
+
+impl ProcessorWait {
+    /// Of this process.
+    pub fn of_this_process() -> ProcessorWait {
+        ProcessorWait { schedstat: File::open("/proc/self/schedstat").ok() }
+    }
+
+    /// So far, in nanoseconds: the second word of `/proc/self/schedstat`. Zero where the kernel does not count it.
+    pub fn nanoseconds(&self) -> u64 {
+        let mut text = [0u8; 96];
+        let length = self.schedstat.as_ref().and_then(|file| file.read_at(&mut text, 0).ok()).unwrap_or(0);
+        let words = std::str::from_utf8(&text[..length]).unwrap_or_default();
+        words.split_whitespace().nth(1).and_then(|word| word.parse().ok()).unwrap_or(0)
+    }
 }

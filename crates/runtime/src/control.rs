@@ -118,15 +118,23 @@ pub struct MoveTimes {
     pub to_device: bool,
     /// It was moved in the middle of a request.
     pub mid_request: bool,
-    /// The decision.
+    /// The destination had something for it to do when it arrived; else a switch ends when something comes.
+    pub awaited: bool,
+    /// The destination slept in the kernel when the checkpoint was ready.
+    pub asleep: bool,
+    /// The host decided.
+    pub decided: u64,
+    /// The source sent what came from then on to the destination.
     pub routed: u64,
-    /// The running chunk had ended.
-    pub drained: u64,
     /// The checkpoint was ready.
     pub ready: u64,
+    /// The destination heard of it.
+    pub heard: u64,
     /// The destination was active.
     pub active: u64,
-    /// The first chunk at the destination began and ended.
+    /// The first chunk at the destination was about to run.
+    pub first_begun: u64,
+    /// The first chunk at the destination had run.
     pub first_served: u64,
 }
 
@@ -420,16 +428,30 @@ impl Control {
         self.word(STAMP + 8 * usize::from(actor.0) + part as usize).store(at, Ordering::Release);
     }
 
+    /// When a part of an actor's present migration happened.
+    pub fn stamped(&self, actor: ActorId, part: Stamp) -> u64 {
+        self.get(STAMP + 8 * usize::from(actor.0) + part as usize)
+    }
+
+    /// Notes that the host decided to move an actor, unless it did before and the actor has not arrived since.
+    pub fn decide(&self, actor: ActorId, at: u64) {
+        if self.stamped(actor, Stamp::Decided) <= self.stamped(actor, Stamp::Active) {
+            self.stamp(actor, Stamp::Decided, at);
+        }
+    }
+
     /// The destination served: the migration's times go to the log.
     pub fn log_move(&self, actor: ActorId, to: Side) {
-        let part = |p: Stamp| self.get(STAMP + 8 * usize::from(actor.0) + p as usize);
+        let part = |p: Stamp| self.stamped(actor, p);
         let index = self.word(MOVES_NEXT).fetch_add(1, Ordering::AcqRel) as usize % MOVE_RECORDS;
-        let flags = 1 | u64::from(actor.0) << 8 | (to as u64) << 32 | part(Stamp::MidRequest) << 40;
+        let flags = 1 | u64::from(actor.0) << 8 | (to as u64) << 32 | part(Stamp::Found) << 40;
         let words = [
+            part(Stamp::Decided),
             part(Stamp::Routed),
-            part(Stamp::Drained),
             part(Stamp::Ready),
+            part(Stamp::Heard),
             part(Stamp::Active),
+            part(Stamp::FirstBegun),
             part(Stamp::FirstServed),
         ];
         for (offset, word) in words.into_iter().enumerate() {
@@ -457,30 +479,45 @@ impl Control {
         (flags & 1 == 1).then(|| MoveTimes {
             actor: (flags >> 8) as u16,
             to_device: flags >> 32 & 1 == 1,
-            mid_request: flags >> 40 & 1 == 1,
-            routed: at(1),
-            drained: at(2),
+            mid_request: flags >> 40 & FOUND_MID_REQUEST != 0,
+            awaited: flags >> 40 & FOUND_AWAITED != 0,
+            asleep: flags >> 40 & FOUND_ASLEEP != 0,
+            decided: at(1),
+            routed: at(2),
             ready: at(3),
-            active: at(4),
-            first_served: at(5),
+            heard: at(4),
+            active: at(5),
+            first_begun: at(6),
+            first_served: at(7),
         })
     }
 }
+
+/// Of [`Stamp::Found`]: the actor was in the middle of a request.
+pub const FOUND_MID_REQUEST: u64 = 1 << 0;
+/// Of [`Stamp::Found`]: it had something to do at once.
+pub const FOUND_AWAITED: u64 = 1 << 1;
+/// Of [`Stamp::Found`]: the destination slept when the checkpoint was ready.
+pub const FOUND_ASLEEP: u64 = 1 << 2;
 
 /// The parts of a migration that are stamped while it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Stamp {
-    /// The decision.
-    Routed = 0,
-    /// The running chunk had ended.
-    Drained = 1,
+    /// The host decided.
+    Decided = 0,
+    /// The source sent what came from then on to the destination.
+    Routed = 1,
     /// The checkpoint was ready.
     Ready = 2,
+    /// The destination heard of it.
+    Heard = 3,
     /// The destination was active.
-    Active = 3,
+    Active = 4,
+    /// The first chunk at the destination was about to run.
+    FirstBegun = 5,
     /// The first chunk at the destination had run.
-    FirstServed = 4,
-    /// Not a time: whether the actor was in the middle of a request.
-    MidRequest = 5,
+    FirstServed = 6,
+    /// Not a time: what the destination found, in the bits `FOUND_*`.
+    Found = 7,
 }

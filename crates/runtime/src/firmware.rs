@@ -7,7 +7,8 @@
 //! 2. A request taken from the domain is in `begun` until the core has answered; parking waits for that, so
 //!    that the cursors published then are final.
 //! 3. Between two looks at the ring lies at most one request given to the core, if there is something in the ring,
-//!    or one piece of the media's work: what waits there may be an actor that arrives, and its stream waits too.
+//!    one piece of the media's work, or what the core has concluded: what waits there may be an actor that arrives,
+//!    and its stream waits too.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,6 +78,7 @@ struct Firmware {
     next_command: u64,
     next_gauges: Nanos,
     next_usage: Nanos,
+    processor_wait: clock::ProcessorWait,
     completions: Vec<Completion>,
     payload: Vec<u8>,
 }
@@ -90,11 +92,13 @@ impl Firmware {
         let wait: WaitPolicy =
             bootstrap.options.device_wait.parse().map_err(|e| RuntimeError::Option(format!("{e}")))?;
         let waiter = Waiter::new(wait).map_err(|e| RuntimeError::Option(format!("{e}")))?;
-        let sync = SyncWorker::spawn(media.clone())
+        let link = setup.link(Side::Device, bootstrap.epoch)?;
+        let bell = link.bell().clone();
+        let sync = SyncWorker::spawn(media.clone(), move || _ = bell.ring())
             .map_err(|source| RuntimeError::System { what: "start the media's sync thread", source })?;
         Ok(Firmware {
             domain: setup.domain(Side::Device),
-            link: setup.link(Side::Device, bootstrap.epoch)?,
+            link,
             begun: vec![None; usize::from(machine.arena.layout().slots)],
             setup,
             machine,
@@ -112,6 +116,7 @@ impl Firmware {
             next_command: 0,
             next_gauges: Nanos(0),
             next_usage: Nanos(0),
+            processor_wait: clock::ProcessorWait::of_this_process(),
             completions: Vec::new(),
             payload: Vec::new(),
         })
@@ -125,7 +130,9 @@ impl Firmware {
         let mut busy = self.run_domain(now);
         busy |= self.begin_requests(now);
         busy |= self.run_domain(now);
-        busy |= self.drive(now)?;
+        busy |= self.work(now);
+        busy |= self.run_domain(now);
+        busy |= self.conclude(now);
         busy |= self.link.dispatch(&mut self.domain);
         if now >= self.next_gauges {
             self.publish_gauges(now);
@@ -140,10 +147,7 @@ impl Firmware {
     fn run_domain(&mut self, now: Nanos) -> bool {
         let compute = self.model_timing.then(|| self.device.compute(now));
         let turn = &mut Turn { machine: &mut self.machine, compute };
-        let heard = self.link.deliver(&mut self.domain, turn);
-        let ran = self.domain.poll(now, turn);
-        let sent = self.link.dispatch(&mut self.domain);
-        heard || ran || sent
+        self.link.exchange(now, &mut self.domain, turn)
     }
 
     fn begin_requests(&mut self, now: Nanos) -> bool {
@@ -238,18 +242,28 @@ impl Firmware {
         Ok(())
     }
 
-    /// One turn of the core: its completions, and the media operations that it asks for.
-    fn drive(&mut self, now: Nanos) -> Result<bool, RuntimeError> {
-        let mut any = self.finish_syncs(now);
-        any |= self.work_media(now);
+    /// What the media did since, and one piece of their work.
+    fn work(&mut self, now: Nanos) -> bool {
+        let synced = self.finish_syncs(now);
+        self.work_media(now) || synced
+    }
+
+    /// The core's completions.
+    fn conclude(&mut self, now: Nanos) -> bool {
         let mut completions = std::mem::take(&mut self.completions);
         self.device.poll(now, &mut completions);
-        any |= !completions.is_empty();
+        let any = !completions.is_empty();
         for completion in completions.drain(..) {
             self.completed(now, completion);
         }
         self.completions = completions;
-        Ok(any)
+        any
+    }
+
+    /// The core and its media, while there is nobody to talk to.
+    fn drive(&mut self, now: Nanos) {
+        self.work(now);
+        self.conclude(now);
     }
 
     /// One piece of the media's work.
@@ -412,10 +426,11 @@ impl Firmware {
             until = until.min(event);
         }
         let left = Duration::from_nanos(until.0.saturating_sub(now.0)).min(IDLE_MAX);
-        if !left.is_zero() && self.syncs.is_empty() && self.under_way.is_none() {
-            let Firmware { waiter, link, .. } = self;
-            let bell = link.bell().clone();
-            waiter.wait_for(&bell, left, || link.has_message().then_some(()));
+        if !left.is_zero() && self.under_way.is_none() {
+            let Firmware { machine, waiter, link, sync, syncs, .. } = self;
+            // The worker rings the bell too.
+            let look = || link.has_message() || !syncs.is_empty() && sync.has_done();
+            machine.wait(waiter, link.bell(), left, look);
         }
     }
 
@@ -427,7 +442,7 @@ impl Firmware {
         if now >= self.next_usage {
             self.next_usage = Nanos(now.0 + USAGE_NS);
             self.setup.control.set_gauge(Gauge::DeviceCpu, clock::cpu());
-            self.setup.control.set_gauge(Gauge::DeviceProcessorWait, clock::processor_wait());
+            self.setup.control.set_gauge(Gauge::DeviceProcessorWait, self.processor_wait.nanoseconds());
             self.publish_idleness(now);
         }
         self.setup.publish(now, &mut self.device, &self.domain, &self.machine.runner);
@@ -460,7 +475,7 @@ impl Firmware {
     fn park(&mut self) -> Result<(), RuntimeError> {
         let epoch = self.setup.control.epoch();
         while self.begun.iter().any(Option::is_some) {
-            self.drive(clock::now())?;
+            self.drive(clock::now());
             // Answers are for a host that is gone; its successor learns of them by the cursors.
             while self.domain.take_outgoing().is_some() {}
         }
@@ -473,9 +488,7 @@ impl Firmware {
     /// Waits until the supervisor lets the epoch begin.
     fn rejoin(&mut self, epoch: u64) -> Result<(), RuntimeError> {
         let control = self.setup.control.clone();
-        let mut result = Ok(false);
-        let began = control.await_epoch(epoch, |c| c.go() == epoch, || result = self.drive(clock::now()));
-        result?;
+        let began = control.await_epoch(epoch, |c| c.go() == epoch, || self.drive(clock::now()));
         if !began {
             return Ok(());
         }

@@ -70,6 +70,7 @@ struct Host {
     reported: bool,
     vigil: Vigil,
     waits: Waits,
+    processor_wait: clock::ProcessorWait,
     /// Requests that ended.
     ended: u64,
     /// This process has not taken over yet what the slots hold.
@@ -153,6 +154,7 @@ impl Host {
             reported: false,
             vigil: Vigil::default(),
             waits: Waits::default(),
+            processor_wait: clock::ProcessorWait::of_this_process(),
             ended: 0,
             fresh: true,
             setup,
@@ -182,7 +184,6 @@ impl Host {
         if now >= self.next_tick {
             self.tick(now);
         }
-        // Behind all that may begin a move: an actor whose messages wait here is nobody's.
         busy |= self.link.dispatch(&mut self.domain);
         if now >= self.next_progress {
             self.next_progress = Nanos(now.0 + PROGRESS_NS);
@@ -194,13 +195,9 @@ impl Host {
         }
     }
 
-    /// Messages in, at most one chunk of each actor, messages out.
     fn run_domain(&mut self, now: Nanos) -> bool {
         let turn = &mut Turn { machine: &mut self.machine, compute: None };
-        let heard = self.link.deliver(&mut self.domain, turn);
-        let ran = self.domain.poll(now, turn);
-        let sent = self.link.dispatch(&mut self.domain);
-        heard || ran || sent
+        self.link.exchange(now, &mut self.domain, turn)
     }
 
     fn complete(&mut self, now: Nanos) -> bool {
@@ -239,9 +236,8 @@ impl Host {
         let until = events.into_iter().flatten().fold(self.next_tick, Nanos::min);
         let left = Duration::from_nanos(until.0.saturating_sub(now.0)).min(IDLE_MAX);
         if !left.is_zero() {
-            let Host { waiter, link, .. } = self;
-            let bell = link.bell().clone();
-            waiter.wait_for(&bell, left, || link.has_message().then_some(()));
+            let Host { machine, waiter, link, .. } = self;
+            machine.wait(waiter, link.bell(), left, || link.has_message());
         }
     }
 
@@ -270,14 +266,19 @@ impl Host {
 
     /// Gives an actor to `to`, or asks the device to.
     fn move_actor(&mut self, actor: ActorId, to: Side) {
+        self.control().decide(actor, clock::now().0);
         match to {
             Side::Device => {
                 // An actor that is away or on its way already is where it should be, or will be asked again.
                 let _ = self.domain.begin_move(actor, &mut Turn { machine: &mut self.machine, compute: None });
+                // At once: an actor whose messages wait here is nobody's.
+                self.link.dispatch(&mut self.domain);
             }
-            Side::Host => self.link.offer(&Message { kind: Kind::MoveRequest { actor, to } }),
+            Side::Host => {
+                self.link.offer(&Message { kind: Kind::MoveRequest { actor, to } });
+                self.link.ring();
+            }
         }
-        self.link.ring();
     }
 
     /// What the command line asked for.
@@ -333,7 +334,7 @@ impl Host {
             self.span.write_ended.get_or_insert(now);
         }
         let control = &self.setup.control;
-        let waited_ns = clock::processor_wait() + control.gauge(Gauge::DeviceProcessorWait);
+        let waited_ns = self.processor_wait.nanoseconds() + control.gauge(Gauge::DeviceProcessorWait);
         self.waits.look(tally.longest_gap_ns, waited_ns);
         let count = self.machine.records.len() as u16;
         emit(&Event::Progress(Progress {

@@ -9,7 +9,7 @@
 //! - less than a quarter of the ring that was taken out ([`Consumer`] tells of it then);
 //! - requests to move an actor, which [`Link::offer`] leaves out where they would take what the others need.
 
-use osier_domain::{Domain, Kind, Message, Side, Step};
+use osier_domain::{Domain, Kind, Message, Nanos, Side, Step};
 use osier_pmr::{Consumer, DOORBELL_BYTES, Doorbell, Object, Producer, Ring, RingError, SharedLines, ring_bytes};
 
 use crate::machine::Turn;
@@ -107,8 +107,18 @@ impl Link {
         }
     }
 
-    /// Gives the domain the messages that have come, at most one turn's; whether there were any.
-    pub fn deliver(&mut self, domain: &mut Domain, turn: &mut Turn) -> bool {
+    /// Messages in, at most one chunk of each actor, messages out; whether there was anything to do.
+    pub fn exchange(&mut self, now: Nanos, domain: &mut Domain, turn: &mut Turn) -> bool {
+        let heard = self.deliver(domain, turn);
+        // An actor that was told to leave has left; it does not wait for the others' chunks.
+        let sent = heard && self.dispatch(domain);
+        let ran = domain.poll(now, turn);
+        self.dispatch(domain) || ran || sent || heard
+    }
+
+    /// Gives the domain the messages that have come, at most one turn's, up to one that moves an actor: it is sent on
+    /// or served before the rest is read. Whether there were any.
+    fn deliver(&mut self, domain: &mut Domain, turn: &mut Turn) -> bool {
         for heard in 0..MESSAGES_PER_TURN {
             let Some(message) = self.receive() else {
                 if heard == 0 {
@@ -120,6 +130,9 @@ impl Link {
                 turn.machine.passed(Step::CompletionHeard, None);
             }
             domain.receive(message, turn);
+            if matches!(message.kind, Kind::Adopt { .. } | Kind::MoveRequest { .. }) {
+                break;
+            }
         }
         true
     }

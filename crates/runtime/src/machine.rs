@@ -1,7 +1,9 @@
 //! What a domain process works with: its actors, the owner records, the stamps of migrations, the planned
 //! death of a test. It is the domain's environment; the device's adds the model's idea of time.
 
+use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use osier_actor::{Arena, Runner};
 use osier_device::{Compute, Engine};
@@ -9,14 +11,21 @@ use osier_domain::message::Request;
 use osier_domain::migrate::{CheckpointError, GLOBALS_MAX};
 use osier_domain::{ActorId, Call, Direction, Env, Nanos, Outcome, OwnerRecord, STREAMS_MAX, Side, Status, Step, Tag};
 
+use osier_pmr::{Doorbell, Waiter};
+
 use crate::bootstrap::Crash;
 use crate::client::note_failure;
 use crate::clock;
-use crate::control::{Control, Stamp};
+use crate::control::{Control, FOUND_ASLEEP, FOUND_AWAITED, FOUND_MID_REQUEST, Stamp};
 use crate::record::Record;
 
 /// How often a stage that waits for a device in thermal shutdown looks again.
 const SHUTDOWN_LOOK_NS: u64 = 1_000_000;
+/// Bytes of a chunk where no model says how many: some ten microseconds of this processor at the 200 MB/s of plain
+/// WebAssembly, and one to five with an intrinsic. An actor that moves waits for one at its source, and is not seen to
+/// serve before one has run at its destination.
+const WASM_CHUNK_BYTES: u32 = 2048;
+const INTRINSIC_CHUNK_BYTES: u32 = 8192;
 
 /// What both domains have.
 pub struct Machine {
@@ -34,6 +43,8 @@ pub struct Machine {
     pub engines: Vec<Engine>,
     /// How long the model may keep an actor that is to leave.
     pub drain_max_ns: u64,
+    /// From when to when, in nanoseconds, its thread last slept in the kernel.
+    slept: Range<u64>,
     crash: Option<Crash>,
     passed: u64,
 }
@@ -43,7 +54,27 @@ impl Machine {
     pub fn new(side: Side, runner: Runner, records: Vec<Record>, control: Control) -> Machine {
         let arena = runner.arena().clone();
         let engines = vec![Engine::Wasm; records.len()];
-        Machine { side, runner, records, control, arena, engines, drain_max_ns: u64::MAX, crash: None, passed: 0 }
+        Machine {
+            side,
+            runner,
+            records,
+            control,
+            arena,
+            engines,
+            drain_max_ns: u64::MAX,
+            slept: 0..0,
+            crash: None,
+            passed: 0,
+        }
+    }
+
+    /// Waits for the bell, `look` or the time limit, and notes whether that was a sleep.
+    pub fn wait(&mut self, waiter: &mut Waiter, bell: &Doorbell, limit: Duration, look: impl Fn() -> bool) {
+        let (since, sleeps) = (clock::now().0, waiter.counts().sleeps);
+        waiter.wait_for(bell, limit, || look().then_some(()));
+        if waiter.counts().sleeps > sleeps {
+            self.slept = since..clock::now().0;
+        }
     }
 
     /// Plans a death, if it is this domain's.
@@ -68,8 +99,8 @@ impl Machine {
     fn stamp(&self, step: Step, actor: ActorId) {
         let stamp = match step {
             Step::Routed => Stamp::Routed,
-            Step::Drained => Stamp::Drained,
             Step::Ready => Stamp::Ready,
+            Step::DoorbellHeard => Stamp::Heard,
             Step::Active => Stamp::Active,
             Step::FirstServed => Stamp::FirstServed,
             _ => return,
@@ -103,10 +134,10 @@ impl Env for Turn<'_> {
 
     fn chunk_bytes(&mut self, actor: ActorId, _: Direction) -> u32 {
         let engine = self.machine.engines[usize::from(actor.0)];
-        match &self.compute {
-            Some(compute) => compute.chunk_bytes(engine),
-            // What the host's own speed does in the model's 50 microseconds, at some 200 MB/s.
-            None => 8192,
+        match (&self.compute, engine) {
+            (Some(compute), _) => compute.chunk_bytes(engine),
+            (None, Engine::Lz4 | Engine::Wasm) => WASM_CHUNK_BYTES,
+            (None, Engine::Aes | Engine::Crc32c) => INTRINSIC_CHUNK_BYTES,
         }
     }
 
@@ -165,8 +196,16 @@ impl Env for Turn<'_> {
         note_failure(&self.machine.arena, request.descriptor.slot, request.status);
     }
 
-    fn adopted(&mut self, actor: ActorId, mid_request: bool) {
-        self.machine.control.stamp(actor, Stamp::MidRequest, u64::from(mid_request));
+    fn adopted(&mut self, actor: ActorId, mid_request: bool, awaited: bool) {
+        let machine = &*self.machine;
+        let asleep = machine.slept.contains(&machine.control.stamped(actor, Stamp::Ready));
+        let bits = [(mid_request, FOUND_MID_REQUEST), (awaited, FOUND_AWAITED), (asleep, FOUND_ASLEEP)];
+        let found = bits.iter().filter(|(holds, _)| *holds).fold(0, |found, (_, bit)| found | bit);
+        machine.control.stamp(actor, Stamp::Found, found);
+    }
+
+    fn first_begins(&mut self, actor: ActorId) {
+        self.machine.control.stamp(actor, Stamp::FirstBegun, clock::now().0);
     }
 
     fn refused(&mut self, actor: ActorId, error: CheckpointError) {

@@ -3,8 +3,17 @@
 //! [`thermal`] runs sustained writes on the device core under a placement policy and shows throughput
 //! and temperature over time (WIO, arXiv 2604.02442, Figure 1).
 //!
+//! [`cylon`] replays five access patterns through the device's DRAM cache under four eviction policies and next-N
+//! prefetching (Cylon, FAST 2026, Table 3 and Figure 10).
+//!
+//! [`sweep`] says which points a grid of parameters has and shows what came out of them.
+//!
 //! [`torture`] runs both domains on the device core under moves, deaths and power cuts, and checks
 //! every answer.
+//!
+//! [`fault`] runs the flash under power cuts, rot and deaths of dies, against a plain reference.
+//!
+//! [`run`] drives a device model with a workload or a trace, and reports what it measured.
 //!
 //! [`trace`] reads what others recorded, [`workload`] makes requests of a description; both are a [`Source`].
 //!
@@ -13,10 +22,14 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cylon;
+pub mod fault;
 mod host;
 mod queue;
 mod request;
 mod rng;
+pub mod run;
+pub mod sweep;
 pub mod thermal;
 pub mod torture;
 pub mod trace;

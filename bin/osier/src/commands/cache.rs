@@ -13,7 +13,7 @@ use osier_sim::trace::PAGE_BYTES;
 use serde_json::{Value, json};
 
 use super::Context;
-use super::trace::{HowArgs, ReadArgs, each};
+use super::trace::{HowArgs, each};
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Table};
 use crate::policies;
@@ -145,15 +145,14 @@ struct Pages {
 
 impl Pages {
     fn read(args: &ReplayArgs) -> Result<Pages> {
-        let read = ReadArgs { trace: args.trace.clone(), how: args.how.clone() };
-        let (_, mut reader) = read.open()?;
+        let (_, mut trace) = args.how.open(&args.trace)?;
         let mut pages = Pages::default();
-        let taken = each(&mut reader, |request| pages.take(request));
-        taken.map_err(|error| read.refuse(&error))?;
-        read.warn(&reader);
-        pages.bad_lines = reader.counts().bad();
+        let taken = each(&mut trace.reader, |request| pages.take(request));
+        taken.map_err(|error| trace.refuse(&error))?;
+        trace.warn();
+        pages.bad_lines = trace.reader.counts().bad();
         if pages.packed.is_empty() {
-            return Err(read.refuse(&"no request of it reads or writes; there is nothing to replay"));
+            return Err(trace.refuse(&"no request of it reads or writes; there is nothing to replay"));
         }
         Ok(pages)
     }

@@ -6,9 +6,12 @@ pub mod demo;
 pub mod device;
 pub mod domain;
 pub mod exp;
+pub mod fault;
 pub mod sched;
 pub mod serve;
+pub mod sim;
 pub mod soak;
+pub mod sweep;
 pub mod trace;
 
 use std::path::PathBuf;
@@ -87,7 +90,10 @@ pub fn run(command: Command, context: &Context) -> anyhow::Result<Exit> {
         Command::Actor(command) => actor::run(&command, context),
         Command::Sched(command) => sched::run(command, context),
         Command::Exp(command) => exp::run(&command, context),
+        Command::Fault(command) => fault::run(&command, context),
+        Command::Sweep(args) => sweep::run(&args, context),
         Command::Trace(command) => trace::run(&command, context),
+        Command::Sim(args) => sim::run(&args, context),
         Command::Cache(command) => cache::run(&command, context),
         Command::Soak(args) => soak::run(&args, context),
         Command::Domain => domain::run(),

@@ -194,8 +194,8 @@ fn json(found: &Found, report: &JobReport) -> serde_json::Value {
         "migrations": found.moves.len(),
         "mid_request": mid.len(),
         "switch_ns": spans(&found.moves, |m| m.ready, |m| m.first_served),
-        "decision_ns": spans(&found.moves, |m| m.routed, |m| m.active),
-        "mid_request_ns": spans(&mid, |m| m.routed, |m| m.first_served),
+        "decision_ns": spans(&found.moves, |m| m.decided, |m| m.active),
+        "mid_request_ns": spans(&mid, |m| m.decided, |m| m.first_served),
         "pause_ns": percentiles(report.pauses_ns.clone()),
         "digest": found.digests,
         "deaths": found.deaths.iter().map(|d| serde_json::json!({

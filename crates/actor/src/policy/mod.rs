@@ -16,7 +16,7 @@ mod instance;
 mod module;
 
 pub use instance::WasmPolicy;
-pub use module::{PolicyModule, PolicyModuleError, Source, SourceError, is_path};
+pub use module::{PolicyModule, PolicyModuleError, Source, SourceError};
 
 /// What `osier_policy_abi` of a module has to answer.
 pub const POLICY_ABI_VERSION: i32 = 1;

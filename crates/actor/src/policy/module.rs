@@ -182,11 +182,6 @@ fn prepare(name: &str, wasm: &[u8], cache: &CodeCache, compiler: &Compiler<'_>) 
     linker.instantiate_pre(&module).map_err(unusable)
 }
 
-/// Whether a word means a module's path and not a policy's name: it has a `/` in it, or ends in `.wasm`.
-pub fn is_path(word: &str) -> bool {
-    word.contains('/') || word.ends_with(".wasm")
-}
-
 /// Where a policy comes from.
 #[derive(Clone, Debug)]
 pub enum Source {
@@ -213,7 +208,7 @@ impl Source {
     /// # Errors
     /// A module that is refused. Whether there is a policy of a name is seen when one is made.
     pub fn find(word: &str, cache: &CodeCache, compiler: &Compiler<'_>) -> Result<Source, PolicyModuleError> {
-        if !is_path(word) {
+        if !osier_cache::is_module(word) {
             return Ok(Source::Name(word.to_owned()));
         }
         PolicyModule::load(Path::new(word), cache, compiler).map(Source::Module)

@@ -326,6 +326,12 @@ impl Model {
         Ok(())
     }
 
+    /// Why results are no longer those of the eviction policy, if it failed: see [`Cache::policy_failure`].
+    #[must_use]
+    pub fn policy_failure(&self) -> Option<String> {
+        self.cache.as_ref().and_then(Cache::policy_failure)
+    }
+
     fn cache_at(&mut self, now: Nanos, page: u64) -> Result<&mut Cache<Box<dyn Eviction>>, CacheRefused> {
         self.advance(now);
         let pages = self.config.flash.ftl.logical_units;

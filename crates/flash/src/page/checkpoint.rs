@@ -18,7 +18,7 @@
 //! checkpoint counts (4): the version before them, which may have been flushed, is in no part.
 
 use super::PageMedia;
-use super::config::ENTRIES_PER_MAP_PAGE;
+use super::config::{AREA_SLOTS_MORE, ENTRIES_PER_MAP_PAGE};
 use super::ftl::{AreaKind, NONE, PageFtl, Task};
 use super::media::{Record, Root, TrimRecord};
 use super::planted::PageBug;
@@ -80,6 +80,12 @@ pub(crate) struct Checkpoints {
     carried_through: u64,
     /// The current area is full: a checkpoint begins early.
     is_full: bool,
+    /// Stripes that were dead when the checkpoint that is being written began.
+    dead_at_start: usize,
+    /// The same of the last whole one.
+    pub dead_at_seal: usize,
+    /// What is left of the areas holds no checkpoint: there will be none.
+    is_given_up: bool,
     /// Superblock that the last checkpoint may still name: not erased before the next one is whole.
     held: Option<u32>,
 }
@@ -89,6 +95,23 @@ impl Checkpoints {
     pub(crate) fn hold(&mut self, superblock: u32) {
         self.held = Some(superblock);
         self.is_full = true;
+    }
+
+    /// A checkpoint begins at the next occasion.
+    pub(crate) fn start_early(&mut self) {
+        self.is_full = true;
+        self.kick = true;
+    }
+
+    /// No checkpoint is written any more.
+    pub(crate) fn give_up(&mut self) {
+        self.phase = Phase::Idle;
+        self.is_given_up = true;
+    }
+
+    /// Whether no checkpoint comes, and nothing is in flight that would make more survive.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.is_given_up && !self.is_saving && self.in_flight == [0, 0]
     }
 
     pub(crate) fn holds(&self, superblock: u32) -> bool {
@@ -130,7 +153,7 @@ impl<M: PageMedia> PageFtl<M> {
     }
 
     pub(crate) fn record_trim(&mut self, trim: TrimRecord) {
-        if self.keeps_checkpoints() {
+        if self.keeps_checkpoints() && !self.has_bug(PageBug::ForgetTrim) {
             self.checkpoints.unsaved.push(trim);
             if self.checkpoints.unsaved.len() >= self.trims_per_slot() {
                 self.save_trims();
@@ -142,21 +165,21 @@ impl<M: PageMedia> PageFtl<M> {
     pub(crate) fn save_trims(&mut self) {
         let per_slot = self.trims_per_slot();
         let area_slots = self.area_slots();
+        let next_slot = self.live_area_slot(self.checkpoints.next_slot);
         let checkpoints = &mut self.checkpoints;
         let waits = checkpoints.is_saving || matches!(checkpoints.phase, Phase::Trims | Phase::Root);
         if waits || checkpoints.unsaved.is_empty() {
             return;
         }
-        if checkpoints.next_slot == area_slots {
-            checkpoints.is_full = true;
-            checkpoints.kick = true;
+        if next_slot == area_slots {
+            checkpoints.start_early();
             return;
         }
         let trims: Vec<_> = checkpoints.unsaved.iter().take(per_slot).copied().collect();
         let through = trims.last().map_or(0, |trim| trim.sequence);
         checkpoints.is_saving = true;
-        let slot = checkpoints.current * area_slots + checkpoints.next_slot;
-        checkpoints.next_slot += 1;
+        let slot = checkpoints.current * area_slots + next_slot;
+        checkpoints.next_slot = next_slot + 1;
         self.counters.trim_slots_programmed += 1;
         self.write_area(slot, AreaKind::Trims { through }, Record::Trims { trims });
     }
@@ -169,8 +192,9 @@ impl<M: PageMedia> PageFtl<M> {
 
     /// Writes a slot of the checkpoint that is under way.
     fn write_target(&mut self, kind: AreaKind, record: Record) {
-        let slot = (1 - self.checkpoints.current) * self.area_slots() + self.checkpoints.target_slot;
-        self.checkpoints.target_slot += 1;
+        let target_slot = self.live_area_slot(self.checkpoints.target_slot);
+        let slot = (1 - self.checkpoints.current) * self.area_slots() + target_slot;
+        self.checkpoints.target_slot = target_slot + 1;
         self.checkpoints.writes_in_flight += 1;
         self.counters.map_slots_programmed += 1;
         self.write_area(slot, kind, record);
@@ -198,6 +222,12 @@ impl<M: PageMedia> PageFtl<M> {
 
     /// Step 1.
     fn erase_area(&mut self) {
+        if self.is_frozen() && self.live_area_slots(0) < self.sizes.map_slots + AREA_SLOTS_MORE as u32 {
+            self.checkpoints.give_up();
+        }
+        if self.checkpoints.is_given_up {
+            return;
+        }
         let area = 1 - self.checkpoints.current;
         let count = self.sizes.area_superblocks;
         self.checkpoints.phase = Phase::Erasing;
@@ -224,9 +254,12 @@ impl<M: PageMedia> PageFtl<M> {
             let next = (stream.superblock * slots + stream.next_slot) * self.sizes.slot_units;
             (stream.superblock, life, if stream.fill > 0 { stream.base + stream.fill } else { next })
         });
-        let root = Root { sequence: self.sequence, life: self.next_life, open: open.collect() };
+        let dead = if self.has_bug(PageBug::ForgetDeath) { Vec::new() } else { self.dead.iter().copied().collect() };
+        let root = Root { sequence: self.sequence, life: self.next_life, open: open.collect(), dead };
+        let dead_at_start = self.dead.len();
         let checkpoints = &mut self.checkpoints;
         checkpoints.root = root;
+        checkpoints.dead_at_start = dead_at_start;
         checkpoints.phase = Phase::Map;
         checkpoints.opened_before += checkpoints.opened;
         checkpoints.opened = 0;
@@ -288,6 +321,13 @@ impl<M: PageMedia> PageFtl<M> {
         // What is being saved just now is in both.
         let unsaved = checkpoints.unsaved.iter().filter(|trim| trim.sequence > since);
         let trims: Vec<TrimRecord> = checkpoints.carried.iter().chain(unsaved).copied().collect();
+        if self.is_frozen() {
+            let slots = trims.len().div_ceil(self.trims_per_slot()) as u32 + 1;
+            if self.live_area_slots(self.checkpoints.target_slot) < slots {
+                self.checkpoints.give_up();
+                return;
+            }
+        }
         let skips = self.has_bug(PageBug::SealWithoutTrims);
         for chunk in trims.chunks(self.trims_per_slot()).filter(|_| !skips) {
             self.write_target(AreaKind::CarriedTrims, Record::Trims { trims: chunk.to_vec() });
@@ -333,8 +373,15 @@ impl<M: PageMedia> PageFtl<M> {
     }
 
     fn seal(&mut self) {
+        let dead = self.dead.len();
         let checkpoints = &mut self.checkpoints;
         checkpoints.phase = Phase::Idle;
+        if checkpoints.dead_at_start != dead {
+            // A part of it may be gone: the next one knows.
+            checkpoints.start_early();
+            return;
+        }
+        checkpoints.dead_at_seal = dead;
         checkpoints.number += 1;
         checkpoints.current = 1 - checkpoints.current;
         checkpoints.next_slot = checkpoints.target_slot;

@@ -41,6 +41,9 @@ impl<M: PageMedia> PageFtl<M> {
     /// Does what can be done.
     pub(crate) fn collect(&mut self) {
         self.collector.kick = false;
+        if self.is_frozen() {
+            return;
+        }
         loop {
             if let Some(victim) = self.collector.reading {
                 self.read_on(victim);
@@ -58,6 +61,11 @@ impl<M: PageMedia> PageFtl<M> {
         if is_short && self.collector.reading.is_none() && !is_erasing {
             self.free_copies();
         }
+    }
+
+    /// No victim is read on.
+    pub(crate) fn stop_collecting(&mut self) {
+        self.collector.reading = None;
     }
 
     /// Whether a victim is being read, whose units were sure to fit into what is free.
@@ -191,6 +199,10 @@ impl<M: PageMedia> PageFtl<M> {
 
     /// A slot of a victim has arrived: what is valid now is moved.
     pub(crate) fn slot_read(&mut self, victim: usize, slot: u32, lost: u128) {
+        if self.is_frozen() {
+            // What was not copied yet stays where it is.
+            return;
+        }
         let kept = if M::KEEPS { Some(self.media.slot(slot)) } else { None };
         let first = slot * self.sizes.slot_units;
         let count = self.sizes.slot_units - u32::from(self.has_bug(PageBug::MoveOneUnitShort));
@@ -202,7 +214,7 @@ impl<M: PageMedia> PageFtl<M> {
             if is_lost {
                 self.lost.insert(lpn);
             }
-            let unit = kept.as_ref().map(|kept| kept_unit(kept, index as usize, lpn, is_lost));
+            let unit = kept.as_ref().map(|kept| self.unit_to_move(kept, index as usize, lpn, is_lost));
             self.append(self.collection_stream(), lpn, Writer::Collection { victim, unit });
             self.counters.units_moved += 1;
             moved += 1;
@@ -214,6 +226,22 @@ impl<M: PageMedia> PageFtl<M> {
         let victim = self.collector.victims[victim].as_mut().expect("a victim that is read is there");
         victim.copies += moved;
         victim.reads_in_flight -= 1;
+    }
+
+    /// A unit of a slot that was read to be moved. Of one that cannot be read, not even its sequence, the place
+    /// is taken by a newer version that says so: an older one that is still on the media must not win.
+    fn unit_to_move(&mut self, slot: &SlotState, index: usize, lpn: u32, is_lost: bool) -> Unit {
+        match slot {
+            SlotState::Whole { record: Record::Data { units, .. }, .. } if index < units.len() => {
+                let was_lost = units[index].lost && !self.has_bug(PageBug::MoveForgetsLoss);
+                Unit { lost: was_lost || is_lost, ..units[index] }
+            }
+            _ => {
+                self.lost.insert(lpn);
+                self.sequence += 1;
+                Unit { lpn, sequence: self.sequence, payload: 0, lost: true }
+            }
+        }
     }
 
     /// A unit as it is kept: on the media, or in memory until its slot is programmed.
@@ -291,16 +319,5 @@ impl<M: PageMedia> PageFtl<M> {
         if superblock < 2 * self.sizes.area_superblocks {
             self.area_erased();
         }
-    }
-}
-
-/// A unit of a slot that was read to be moved.
-fn kept_unit(slot: &SlotState, index: usize, lpn: u32, is_lost: bool) -> Unit {
-    match slot {
-        SlotState::Whole { record: Record::Data { units, .. }, .. } if index < units.len() => {
-            Unit { lost: units[index].lost || is_lost, ..units[index] }
-        }
-        // It cannot be read: its place is taken by a unit that says so.
-        _ => Unit { lpn, sequence: 0, payload: 0, lost: true },
     }
 }

@@ -112,7 +112,7 @@ pub(crate) const ENTRIES_PER_MAP_PAGE: u64 = 1024;
 /// Most units of one slot: 8 planes of 16 units, so that a slot's units fit into the bits of a number.
 const SLOT_UNITS_MAX: u32 = 128;
 /// Slots of a checkpoint area beyond the map itself: two of trims and the root.
-const AREA_SLOTS_MORE: u64 = 3;
+pub(crate) const AREA_SLOTS_MORE: u64 = 3;
 
 /// Sizes that follow from a configuration.
 #[derive(Debug, Clone, Copy)]

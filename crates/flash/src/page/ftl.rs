@@ -12,6 +12,7 @@
 //! 4. Collection always finds space: the host leaves it `free_min` superblocks, a victim is begun when its
 //!    units fit into what is free, and some victim has a slot of garbage (`config::Sizes`).
 //! 5. A checkpoint is sealed after every slot that was begun before it is programmed (`checkpoint`).
+//! 6. Once a die or a plane is dead nothing is erased but a checkpoint area (`death`).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, VecDeque};
@@ -129,6 +130,8 @@ pub struct PageFtl<M: PageMedia = NoMedia> {
     pub(crate) spares: Vec<u32>,
     pub(crate) retired: u32,
     pub(crate) read_only: bool,
+    /// Stripes whose dies or planes do not answer.
+    pub(crate) dead: BTreeSet<u32>,
     /// Units whose bytes were lost when they were moved.
     pub(crate) lost: BTreeSet<u32>,
     pub(crate) rng: Rng,
@@ -225,6 +228,7 @@ impl<M: PageMedia> PageFtl<M> {
             spares: vec![ftl.spare_blocks_per_plane; shape.planes() as usize],
             retired: 0,
             read_only: false,
+            dead: BTreeSet::new(),
             lost: BTreeSet::new(),
             rng: Rng::new(seed),
             counters: Counters::default(),
@@ -251,6 +255,17 @@ impl<M: PageMedia> PageFtl<M> {
     #[cfg(any(test, feature = "planted"))]
     pub fn plant(&mut self, bug: PageBug) {
         self.bug = Some(bug);
+    }
+
+    /// The media.
+    #[must_use]
+    pub fn media(&self) -> &M {
+        &self.media
+    }
+
+    /// The media, for whoever lets it rot.
+    pub fn media_mut(&mut self) -> &mut M {
+        &mut self.media
     }
 
     pub(crate) fn has_bug(&self, bug: PageBug) -> bool {
@@ -294,10 +309,14 @@ impl<M: PageMedia> PageFtl<M> {
         let begun: Vec<u32> = self.array.begun().collect();
         for token in begun {
             match self.tasks[token as usize].take() {
-                Some(Task::Slot(SlotTask { slot, .. }) | Task::Area { slot, .. }) => self.media.tear_program(slot),
+                Some(Task::Slot(task)) => {
+                    let (slot, life, record) = self.data_record(task);
+                    self.media.cut_program(slot, life, Some(record));
+                }
+                Some(Task::Area { slot, record, .. }) => self.media.cut_program(slot, 0, record),
                 Some(Task::Erase { superblock, stripe }) => {
                     let (first, stripes, count) = self.slots_of(superblock, stripe);
-                    self.media.tear_erase(first, stripes, count);
+                    self.media.cut_erase(first, stripes, count);
                 }
                 Some(Task::Move { .. }) | None => {}
             }
@@ -313,7 +332,8 @@ impl<M: PageMedia> PageFtl<M> {
 
     /// First slot, distance and number of the slots of one stripe of a superblock.
     pub(crate) fn slots_of(&self, superblock: u32, stripe: u32) -> (u32, u32, u32) {
-        let first = superblock * self.sizes.slots_per_superblock + stripe;
+        let off_by = u32::from(self.has_bug(PageBug::EraseNextStripe) && stripe + 1 < self.sizes.stripes);
+        let first = superblock * self.sizes.slots_per_superblock + stripe + off_by;
         (first, self.sizes.stripes, self.config.shape.pages_per_block)
     }
 

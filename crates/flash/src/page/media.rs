@@ -13,7 +13,7 @@ pub struct Unit {
     pub sequence: u64,
     /// What was written: stands for the bytes.
     pub payload: u64,
-    /// The bytes were lost to an uncorrectable error before they were copied here.
+    /// The bytes cannot be corrected: here, or before they were copied here.
     pub lost: bool,
 }
 
@@ -37,6 +37,8 @@ pub struct Root {
     pub life: u64,
     /// Superblocks that were open, with their life, and the first unit that was not taken.
     pub open: Vec<(u32, u64, u32)>,
+    /// Stripes that were dead: nothing was programmed there since.
+    pub dead: Vec<u32>,
 }
 
 /// What one slot holds.
@@ -79,8 +81,10 @@ pub enum Record {
 pub enum SlotState {
     /// Never programmed since its erase.
     Erased,
-    /// Unreadable: a program or an erase was cut.
+    /// Unreadable: a program or an erase was cut, or it rotted.
     Torn,
+    /// Its die, or its plane, does not answer.
+    Dead,
     /// Whole.
     Whole {
         /// Life of its superblock.
@@ -104,11 +108,14 @@ pub trait PageMedia {
     /// What a slot reads as. A whole slot is read by recovery and collection.
     fn slot(&self, slot: u32) -> SlotState;
 
-    /// Power was lost while a slot was programmed.
-    fn tear_program(&mut self, slot: u32);
+    /// Power was lost while a slot was programmed (as [`PageMedia::program`]).
+    fn cut_program(&mut self, slot: u32, life: u64, record: Option<Record>);
 
     /// Power was lost while slots were erased (as [`PageMedia::erase`]).
-    fn tear_erase(&mut self, first: u32, stripes: u32, count: u32);
+    fn cut_erase(&mut self, first: u32, stripes: u32, count: u32);
+
+    /// The dies or planes of a stripe stop answering: every `stripes`-th slot is [`SlotState::Dead`].
+    fn lose_stripe(&mut self, stripe: u32);
 }
 
 /// Media that keeps nothing.
@@ -126,7 +133,9 @@ impl PageMedia for NoMedia {
         SlotState::Erased
     }
 
-    fn tear_program(&mut self, _: u32) {}
+    fn cut_program(&mut self, _: u32, _: u64, _: Option<Record>) {}
 
-    fn tear_erase(&mut self, _: u32, _: u32, _: u32) {}
+    fn cut_erase(&mut self, _: u32, _: u32, _: u32) {}
+
+    fn lose_stripe(&mut self, _: u32) {}
 }

@@ -11,6 +11,7 @@ mod audit;
 mod checkpoint;
 mod collect;
 mod config;
+mod death;
 mod fill;
 mod ftl;
 mod mapcache;

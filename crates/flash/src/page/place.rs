@@ -256,7 +256,14 @@ impl<M: PageMedia> PageFtl<M> {
         &mut self.host_slots[self.stripes[stripe as usize].0 as usize]
     }
 
-    pub(crate) fn slot_programmed(&mut self, task: SlotTask) {
+    /// What is programmed for a task: slot, life and content.
+    pub(crate) fn data_record(&self, task: SlotTask) -> (u32, u64, Record) {
+        let superblock = &self.superblocks[(task.slot / self.sizes.slots_per_superblock) as usize];
+        let record = Record::Data { stream: task.stream, erases: superblock.erases, units: task.units };
+        (task.slot, superblock.life, record)
+    }
+
+    pub(crate) fn slot_programmed(&mut self, mut task: SlotTask) {
         let slots = self.sizes.slots_per_superblock;
         let (number, (row, stripe)) = (task.slot / slots, self.split.stripes.split(task.slot % slots));
         if self.rng.chance(self.config.errors.program_fail_ppm) {
@@ -264,9 +271,9 @@ impl<M: PageMedia> PageFtl<M> {
             return;
         }
         if M::KEEPS {
-            let superblock = &self.superblocks[number as usize];
-            let record = Record::Data { stream: task.stream, erases: superblock.erases, units: task.units };
-            self.media.program(task.slot, superblock.life, record);
+            let units = std::mem::take(&mut task.units);
+            let (slot, life, record) = self.data_record(SlotTask { units, ..task });
+            self.media.program(slot, life, record);
         }
         self.checkpoints.in_flight[task.era] -= 1;
         if let Some(serial) = task.serial {

@@ -34,12 +34,24 @@ pub enum PageBug {
     ScanOneSlotLate,
     /// Sequence numbers start anew after recovery.
     SequenceRestarts,
+    /// The superblock after the victim is erased.
+    EraseWrongVictim,
+    /// An erase goes to the stripe after the one that was meant.
+    EraseNextStripe,
+    /// A trim is not put on record.
+    ForgetTrim,
+    /// Bytes are returned although the code could not correct them.
+    ReturnUncorrectable,
+    /// A copy of a unit that cannot be corrected passes as good.
+    MoveForgetsLoss,
+    /// After the death of a die no checkpoint says so.
+    ForgetDeath,
 }
 
 impl PageBug {
     /// All of them.
-    #[cfg(test)]
-    pub const ALL: [PageBug; 15] = [
+    #[cfg(any(test, feature = "planted"))]
+    pub const ALL: [PageBug; 21] = [
         PageBug::FlushWithoutOpenSlots,
         PageBug::FlushAnsweredEarly,
         PageBug::FlushWithoutTrims,
@@ -55,5 +67,11 @@ impl PageBug {
         PageBug::ScanWithoutOpen,
         PageBug::ScanOneSlotLate,
         PageBug::SequenceRestarts,
+        PageBug::EraseWrongVictim,
+        PageBug::EraseNextStripe,
+        PageBug::ForgetTrim,
+        PageBug::ReturnUncorrectable,
+        PageBug::MoveForgetsLoss,
+        PageBug::ForgetDeath,
     ];
 }

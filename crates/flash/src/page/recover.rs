@@ -12,7 +12,7 @@
 //! checkpoint began, of which there are at most twice `checkpoint_superblocks` and those that collection
 //! opened meanwhile. Nothing is written: a recovery that is cut short changes nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::config::{ENTRIES_PER_MAP_PAGE, PageFtlConfig};
 use super::ftl::{NONE, PageFtl};
@@ -42,6 +42,11 @@ pub struct PageRecovery {
     pub trims: u64,
     /// Superblocks of copies that were dropped, because their originals are whole and space is short.
     pub copies_dropped: u32,
+    /// Stripes whose die or plane does not answer; with any the device is read-only.
+    pub dead_stripes: u32,
+    /// One of them is on no checkpoint: units that were written there since may read as older versions, or as
+    /// never written.
+    pub unvouched: bool,
 }
 
 /// A version of a unit that was found.
@@ -85,6 +90,7 @@ struct Recovery<M: PageMedia> {
     probes: Vec<Probe>,
     sequence: u64,
     area: Area,
+    dead: BTreeSet<u32>,
 }
 
 impl<M: PageMedia> PageFtl<M> {
@@ -96,7 +102,21 @@ impl<M: PageMedia> PageFtl<M> {
         PageFtl::recover_with(config, seed, media, None)
     }
 
-    pub(crate) fn recover_with(
+    /// As [`PageFtl::recover`], with a known bug planted from the start.
+    ///
+    /// # Errors
+    /// As [`PageFtl::recover`].
+    #[cfg(any(test, feature = "planted"))]
+    pub fn recover_planted(
+        config: &PageFtlConfig,
+        seed: u64,
+        media: M,
+        bug: Option<PageBug>,
+    ) -> Result<(PageFtl<M>, PageRecovery), ConfigError> {
+        PageFtl::recover_with(config, seed, media, bug)
+    }
+
+    fn recover_with(
         config: &PageFtlConfig,
         seed: u64,
         media: M,
@@ -118,6 +138,7 @@ impl<M: PageMedia> PageFtl<M> {
             probes: vec![Probe { scanned_from: NONE, ..Probe::default() }; superblocks],
             sequence: 0,
             area: Area::default(),
+            dead: BTreeSet::new(),
         };
         recovery.read_areas();
         recovery.probe();
@@ -164,6 +185,10 @@ impl<M: PageMedia> Recovery<M> {
                 SlotState::Torn => {
                     self.report.torn_slots += 1;
                     found.next_slot = slot + 1;
+                    continue;
+                }
+                SlotState::Dead => {
+                    self.dead.insert(slot % self.ftl.sizes.stripes);
                     continue;
                 }
                 SlotState::Whole { record, .. } => record,
@@ -250,6 +275,7 @@ impl<M: PageMedia> Recovery<M> {
             match self.ftl.media.slot(number) {
                 SlotState::Erased => continue,
                 SlotState::Torn => self.report.torn_slots += 1,
+                SlotState::Dead => continue,
                 SlotState::Whole { record: Record::Data { units, .. }, .. } => {
                     let places = number * self.ftl.sizes.slot_units..;
                     // A slot that was open when the checkpoint began: its first units are the checkpoint's.
@@ -283,8 +309,10 @@ impl<M: PageMedia> Recovery<M> {
                 continue;
             }
             let superblock = self.ftl.split.superblock_units.quotient(entry);
+            // Of a superblock that says nothing the entry counts, too: what collection moved out of it is found
+            // elsewhere, and the rest cannot be read.
             let probe = &self.probes[superblock as usize];
-            if probe.life == 0 || probe.scanned_from <= entry {
+            if probe.scanned_from <= entry {
                 continue;
             }
             let found = &mut self.found[lpn];
@@ -324,13 +352,35 @@ impl<M: PageMedia> Recovery<M> {
         (checkpoints.number, checkpoints.current) = (self.area.number, self.area.area);
         checkpoints.next_slot = self.area.next_slot;
         checkpoints.opened = self.report.superblocks_scanned;
-        self.reopen();
+        // Behind the last slot that can be read a dead one may hold units: a checkpoint that calls its superblock
+        // open would have the next recovery look for them there, and find nothing.
+        if self.dead.is_empty() {
+            self.reopen();
+        }
         self.close_the_rest();
         self.ftl.lost = self.lost_units();
-        self.drop_copies();
+        if self.dead.is_empty() {
+            self.drop_copies();
+        } else {
+            self.mourn();
+        }
         // Whatever is due begins with the first request.
         self.ftl.collector.kick = true;
         self.ftl.checkpoints.kick = true;
+    }
+
+    /// Something is dead. A checkpoint that did not know is the last: the next recovery must not believe that
+    /// one did.
+    fn mourn(&mut self) {
+        self.report.dead_stripes = self.dead.len() as u32;
+        self.report.unvouched = self.dead.iter().any(|stripe| !self.area.root.dead.contains(stripe));
+        self.ftl.dead = std::mem::take(&mut self.dead);
+        self.ftl.read_only = true;
+        if self.report.unvouched {
+            self.ftl.checkpoints.give_up();
+        } else {
+            self.ftl.checkpoints.dead_at_seal = self.ftl.dead.len();
+        }
     }
 
     fn map_unit(&mut self, lpn: u32, unit: u32) {
@@ -376,7 +426,7 @@ impl<M: PageMedia> Recovery<M> {
     }
 
     /// Units whose bytes were lost before they were moved.
-    fn lost_units(&self) -> std::collections::BTreeSet<u32> {
+    fn lost_units(&self) -> BTreeSet<u32> {
         let is_lost = |lpn: &u32| {
             let unit = self.ftl.map[*lpn as usize];
             unit != NONE && self.unit_at(unit).is_none_or(|unit| unit.lost)

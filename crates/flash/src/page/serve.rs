@@ -87,8 +87,10 @@ pub enum Refused {
     /// Too much waits already.
     #[error("too many requests wait; try again after the next event")]
     Busy,
-    /// So many blocks have gone bad that the capacity cannot be kept.
-    #[error("the flash is worn out and read-only; NVMe: Attempted Write to Read Only Range (01h/82h)")]
+    /// So many blocks have gone bad that the capacity cannot be kept, or a die is dead.
+    #[error(
+        "the flash is read-only, because it is worn out or a die is dead; NVMe: Attempted Write to Read Only Range (01h/82h)"
+    )]
     ReadOnly,
 }
 
@@ -203,7 +205,8 @@ impl<M: PageMedia> PageFtl<M> {
         Ok(Done { due: self.now, ..Done::default() })
     }
 
-    /// Makes everything that was done before survive a loss of power.
+    /// Makes everything that was done before survive a loss of power. Ends with [`Status::ReadOnly`] where trims
+    /// cannot be put on record any more, after the death of a die.
     ///
     /// # Errors
     /// Too much waits.
@@ -224,6 +227,9 @@ impl<M: PageMedia> PageFtl<M> {
         }
         let id = self.take_id();
         self.flushes.push_back(Flush { id, arrived: self.now, sequence });
+        if self.is_frozen() {
+            self.answer_flushes();
+        }
         Ok(Outcome::Waiting(id))
     }
 
@@ -245,7 +251,7 @@ impl<M: PageMedia> PageFtl<M> {
         let slot_units = self.sizes.slot_units;
         let (slot, index) = (unit / slot_units, (unit % slot_units) as usize);
         let found = self.kept_unit(slot, index).ok_or(Status::Uncorrectable)?;
-        if found.lpn != lpn as u32 || found.lost {
+        if found.lpn != lpn as u32 || (found.lost && !self.has_bug(PageBug::ReturnUncorrectable)) {
             return Err(Status::Uncorrectable);
         }
         Ok(Some(found.payload))
@@ -316,13 +322,17 @@ impl<M: PageMedia> PageFtl<M> {
     pub(crate) fn answer_flushes(&mut self) {
         let durable = self.durable_sequence();
         while let Some(&flush) = self.flushes.front() {
-            if flush.sequence > durable {
+            let is_safe = flush.sequence <= durable;
+            if !is_safe {
                 self.push_out(flush.sequence);
-                break;
+                if !self.checkpoints.is_stuck() {
+                    break;
+                }
             }
             self.flushes.pop_front();
             let wait_space_ns = self.now.saturating_since(flush.arrived);
-            let done = Done { due: self.now, wait_space_ns, ..Done::default() };
+            let status = if is_safe { Status::Ok } else { Status::ReadOnly };
+            let done = Done { due: self.now, status, wait_space_ns, ..Done::default() };
             self.completed.push_back(Completed { id: flush.id, done });
         }
     }
@@ -360,6 +370,8 @@ impl<M: PageMedia> PageFtl<M> {
             }
             let done = self.read_page(unit, units);
             let is_lost = !self.lost.is_empty() && self.lost.range(next..next + units).next().is_some();
+            let is_lost =
+                is_lost || (M::KEEPS && (next..next + units).any(|lpn| self.payload(u64::from(lpn)).is_err()));
             status = status.max(done.status).max(if is_lost { Status::Uncorrectable } else { Status::Ok });
             if done.due > slowest.due {
                 slowest = done;
@@ -375,6 +387,9 @@ impl<M: PageMedia> PageFtl<M> {
         if !self.writing.is_empty() && !self.is_programmed(place.superblock, place.row, place.stripe) {
             self.counters.units_read_from_memory += u64::from(units);
             return Done { due: self.now, ..Done::default() };
+        }
+        if self.is_dead(place.stripe) {
+            return Done { due: self.now, status: Status::Uncorrectable, ..Done::default() };
         }
         let errors = self.draw_errors(&place, units);
         let (time, retry_ns) = self.read_array(&place, units, &errors);

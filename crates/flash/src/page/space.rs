@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 
 use super::PageMedia;
 use super::ftl::{PageFtl, Task};
+use super::planted::PageBug;
 use crate::array::{Class, Job, JobKind};
 
 /// Life of a superblock: `Free -> Open -> Closed -> Victim -> Erasing -> Free`.
@@ -84,7 +85,8 @@ impl<M: PageMedia> PageFtl<M> {
     }
 
     pub(crate) fn stripe_erased(&mut self, superblock: u32, stripe: u32) {
-        let (first, stripes, count) = self.slots_of(superblock, stripe);
+        let is_wrong = self.has_bug(PageBug::EraseWrongVictim) && superblock + 1 < self.sizes.superblocks;
+        let (first, stripes, count) = self.slots_of(superblock + u32::from(is_wrong), stripe);
         if M::KEEPS {
             self.media.erase(first, stripes, count);
         }

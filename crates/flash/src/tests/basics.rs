@@ -1,7 +1,6 @@
 //! Each promise of the interface, one at a time.
 
 use super::bench::*;
-use super::rng::Rng;
 use crate::*;
 
 fn check(bench: &mut Bench, block: u64, slba: u64, sequence: u64) {
@@ -14,7 +13,7 @@ fn check(bench: &mut Bench, block: u64, slba: u64, sequence: u64) {
 
 #[test]
 fn bytes_are_read_back_from_the_open_page_in_flight_and_programmed() {
-    let mut bench = Bench::new(GEOMETRY, PARAMS, 240);
+    let mut bench = new_bench(GEOMETRY, PARAMS, 240);
     let (small, payload) = extent(10, 1, 700, 1);
     bench.append(&small, &payload).unwrap();
     check(&mut bench, 10, 10, 1);
@@ -34,7 +33,7 @@ fn bytes_are_read_back_from_the_open_page_in_flight_and_programmed() {
 
 #[test]
 fn a_part_of_the_payload_can_be_read() {
-    let mut bench = Bench::new(GEOMETRY, PARAMS, 240);
+    let mut bench = new_bench(GEOMETRY, PARAMS, 240);
     let (large, payload) = extent(0, 4, 10_000, 1);
     bench.append(&large, &payload).unwrap();
     let mut pieces = Vec::new();
@@ -50,7 +49,7 @@ fn a_part_of_the_payload_can_be_read() {
 
 #[test]
 fn pieces_are_cut_at_extents_and_holes() {
-    let mut bench = Bench::new(GEOMETRY, PARAMS, 240);
+    let mut bench = new_bench(GEOMETRY, PARAMS, 240);
     let (a, payload_a) = extent(4, 8, 5_000, 1);
     let (b, payload_b) = extent(6, 2, 300, 2);
     bench.append(&a, &payload_a).unwrap();
@@ -75,7 +74,7 @@ fn pieces_are_cut_at_extents_and_holes() {
 
 #[test]
 fn durable_means_programmed_and_comes_in_order() {
-    let mut bench = Bench::new(GEOMETRY, PARAMS, 240);
+    let mut bench = new_bench(GEOMETRY, PARAMS, 240);
     let (first, payload) = extent(0, 1, 4_000, 1);
     let first = bench.append(&first, &payload).unwrap();
     let (second, payload) = extent(1, 1, 4_500, 2);
@@ -93,7 +92,7 @@ fn durable_means_programmed_and_comes_in_order() {
 
 #[test]
 fn a_program_takes_its_time() {
-    let mut bench = Bench::new(GEOMETRY, PARAMS, 240);
+    let mut bench = new_bench(GEOMETRY, PARAMS, 240);
     let (one, payload) = extent(0, 1, 100, 1);
     bench.append(&one, &payload).unwrap();
     bench.ftl.close_page(bench.now);
@@ -103,7 +102,7 @@ fn a_program_takes_its_time() {
 
 #[test]
 fn an_old_or_repeated_append_changes_nothing() {
-    let mut bench = Bench::new(GEOMETRY, PARAMS, 240);
+    let mut bench = new_bench(GEOMETRY, PARAMS, 240);
     let (new, payload) = extent(0, 4, 1_000, 9);
     let id = bench.append(&new, &payload).unwrap();
     let (old, old_payload) = extent(1, 2, 1_000, 5);
@@ -116,7 +115,7 @@ fn an_old_or_repeated_append_changes_nothing() {
 
 #[test]
 fn trims_cost_nothing_where_there_is_nothing() {
-    let mut bench = Bench::new(GEOMETRY, PARAMS, 240);
+    let mut bench = new_bench(GEOMETRY, PARAMS, 240);
     assert_eq!(bench.trim(Lba(0), 240, 1).unwrap(), AppendId(0));
     let (one, payload) = extent(100, 2, 50, 2);
     bench.append(&one, &payload).unwrap();
@@ -152,7 +151,7 @@ fn capacity_is_refused_when_it_cannot_be_kept_unless_thin() {
 
 #[test]
 fn a_thin_device_says_full_keeps_reading_and_takes_overwrites_and_trims() {
-    let mut bench = Bench::new(GEOMETRY, FtlParams { thin: true, ..PARAMS }, 4_096);
+    let mut bench = new_bench(GEOMETRY, FtlParams { thin: true, ..PARAMS }, 4_096);
     let mut sequence = 0;
     let mut written = 0;
     while bench.ftl.can_accept(4096) {
@@ -184,8 +183,9 @@ fn collection_keeps_every_byte_under_random_overwrites_of_a_full_device() {
     for seed in 0..20 {
         let mut rng = Rng::new(seed);
         let blocks = Ftl::logical_blocks_max(&GEOMETRY, &PARAMS).unwrap();
-        let mut bench = Bench::new(GEOMETRY, PARAMS, blocks);
-        bench.shuffle = Some(Rng::new(seed));
+        let mut bench = new_bench(GEOMETRY, PARAMS, blocks);
+        bench.array = NandArray::new(GEOMETRY, 0xff, seed);
+        bench.in_any_order = true;
         let mut model = vec![0; blocks as usize];
         for sequence in 1..=3 * blocks {
             let block = if sequence <= blocks { sequence - 1 } else { rng.below(blocks) };
@@ -208,10 +208,10 @@ fn collection_keeps_every_byte_under_random_overwrites_of_a_full_device() {
 
 #[test]
 fn a_failed_program_stops_writing_and_fails_syncs_but_not_reads() {
-    let mut bench = Bench::new(GEOMETRY, PARAMS, 240);
+    let mut bench = new_bench(GEOMETRY, PARAMS, 240);
     let (one, payload) = extent(0, 1, 1_000, 1);
     bench.append(&one, &payload).unwrap();
-    bench.flush();
+    bench.flush().unwrap();
     let (two, payload_two) = extent(1, 1, 1_000, 2);
     let id = bench.append(&two, &payload_two).unwrap();
     bench.ftl.close_page(bench.now);

@@ -1,8 +1,6 @@
 //! Recovery from media that has rotted, was written by something else, or fails.
 
 use super::bench::*;
-use super::nand_array::NandArray;
-use super::rng::Rng;
 use crate::codec::{SUPERBLOCK_HEADER_BYTES, StreamKind, header_offsets};
 use crate::ftl::SuperblockState;
 use crate::*;
@@ -20,7 +18,7 @@ fn recover_as(array: &NandArray, geometry: Geometry, blocks: u64) -> Result<(Ftl
 
 /// A device with some versions of each of the first blocks, flushed; `model[block]` is the sequence.
 fn written(seed: u64, versions: u64) -> (Bench, Vec<u64>) {
-    let mut bench = Bench::new(GEOMETRY, PARAMS, BLOCKS);
+    let mut bench = new_bench(GEOMETRY, PARAMS, BLOCKS);
     let mut rng = Rng::new(seed);
     let mut model = vec![0; BLOCKS as usize];
     for sequence in 1..=versions {
@@ -30,15 +28,15 @@ fn written(seed: u64, versions: u64) -> (Bench, Vec<u64>) {
         bench.append(&one, &payload).unwrap();
         model[slba as usize..(slba + blocks) as usize].fill(sequence);
         if rng.one_in(20) {
-            bench.flush();
+            bench.flush().unwrap();
         }
     }
-    bench.flush();
+    bench.flush().unwrap();
     // What was synced is known to have been once a later record says so.
     let (last, payload) = extent(BLOCKS - 1, 1, 100, versions + 1);
     bench.append(&last, &payload).unwrap();
     model[BLOCKS as usize - 1] = versions + 1;
-    bench.flush();
+    bench.flush().unwrap();
     bench.settle();
     (bench, model)
 }
@@ -99,7 +97,7 @@ fn one_flipped_bit_is_repaired_or_read_as_an_error_but_never_as_old_data() {
             let (one, payload) = extent(BLOCKS - 1, 1, 4_000, sequence);
             bench.append(&one, &payload).unwrap();
         }
-        bench.flush();
+        bench.flush().unwrap();
         bench.settle();
         restart(&mut bench);
         for (block, &sequence) in model[..BLOCKS as usize - 1].iter().enumerate() {
@@ -113,8 +111,7 @@ fn one_flipped_bit_is_repaired_or_read_as_an_error_but_never_as_old_data() {
 fn either_header_of_a_superblock_can_be_lost_with_its_page() {
     for offset in header_offsets(&GEOMETRY) {
         let (mut bench, model) = written(3, 200);
-        let mut rng = Rng::new(9);
-        bench.array.corrupt(offset, u64::from(SUPERBLOCK_HEADER_BYTES), &mut rng);
+        bench.array.corrupt(offset, u64::from(SUPERBLOCK_HEADER_BYTES));
         let report = restart(&mut bench);
         assert_eq!((report.headers_lost, report.superblocks_suspect), (1, 1));
         assert!(!report.is_clean());
@@ -133,7 +130,7 @@ fn what_is_left_out_for_want_of_a_header_stays_out() {
     let first = restart(&mut bench);
     assert_eq!((first.superblocks_headless, first.superblocks_blank > 0), (0, true), "{first:?}");
     // An erase that was begun leaves noise where the pages were blank.
-    bench.array.corrupt(start, 100, &mut Rng::new(1));
+    bench.array.corrupt(start, 100);
     let second = restart(&mut bench);
     assert_eq!((second.superblocks_headless, second.extents_seen), (1, first.extents_seen));
 }
@@ -141,9 +138,8 @@ fn what_is_left_out_for_want_of_a_header_stays_out() {
 #[test]
 fn a_destroyed_stretch_is_reported_and_what_follows_it_is_found() {
     let (mut bench, model) = written(4, 200);
-    let mut rng = Rng::new(9);
     let address = GEOMETRY.superblock_bytes() + 20_000;
-    bench.array.corrupt(address, 20_000, &mut rng);
+    bench.array.corrupt(address, 20_000);
     let report = restart(&mut bench);
     assert!(report.gaps == 1 && report.gap_bytes <= 20_000 + 12_100, "{report:?}");
     let finding = report.findings.iter().find(|f| matches!(f.damage, Damage::Gap { .. })).unwrap();
@@ -155,8 +151,8 @@ fn a_destroyed_stretch_is_reported_and_what_follows_it_is_found() {
 
 #[test]
 fn foreign_media_is_refused_and_nothing_is_written() {
-    let mut array = NandArray::new(GEOMETRY, 0);
-    array.corrupt(0, GEOMETRY.media_bytes(), &mut Rng::new(1));
+    let mut array = NandArray::new(GEOMETRY, 0, 1);
+    array.corrupt(0, GEOMETRY.media_bytes());
     assert_eq!(recover(&array).unwrap_err(), FtlError::Foreign { superblocks: 16 });
     let (bench, _) = written(1, 100);
     let other = Geometry { channels: 4, planes_per_die: 1, ..GEOMETRY };
@@ -173,13 +169,13 @@ fn foreign_media_is_refused_and_nothing_is_written() {
 #[test]
 fn blank_media_recovers_to_an_empty_device_that_erases_before_it_writes() {
     for blank in [0, 0xff] {
-        let array = NandArray::new(GEOMETRY, blank);
+        let array = NandArray::new(GEOMETRY, blank, 1);
         let (ftl, report) = recover(&array).unwrap();
         assert_eq!((report.superblocks_blank, report.is_clean()), (16, true));
         let mut bench = Bench::over(ftl, array);
         let (one, payload) = extent(0, 1, 4_000, 1);
         bench.append(&one, &payload).unwrap();
-        bench.flush();
+        bench.flush().unwrap();
         bench.settle();
         let stats = bench.ftl.stats();
         assert_eq!(stats.superblocks_free, PARAMS.gc_free_superblocks_low + 1, "no more is erased than is wanted");
@@ -195,7 +191,7 @@ fn erase_counts_survive_a_restart_also_those_of_erased_superblocks() {
         let (one, payload) = extent(rng.below(BLOCKS), 1, 4_000, sequence);
         bench.append(&one, &payload).unwrap();
     }
-    bench.flush();
+    bench.flush().unwrap();
     bench.settle();
     let before: Vec<u32> = bench.ftl.superblocks.iter().map(|s| s.erase_count).collect();
     assert!(before.iter().all(|&count| count > 5));
@@ -211,7 +207,7 @@ fn erase_counts_survive_a_restart_also_those_of_erased_superblocks() {
 
 #[test]
 fn a_failed_erase_retires_the_superblock_and_shrinks_what_is_usable() {
-    let mut bench = Bench::new(GEOMETRY, PARAMS, 64);
+    let mut bench = new_bench(GEOMETRY, PARAMS, 64);
     let usable = bench.ftl.usable_bytes();
     let mut retired = 0;
     bench.fails = Box::new(move |kind| {
@@ -234,7 +230,7 @@ fn a_failed_erase_retires_the_superblock_and_shrinks_what_is_usable() {
 #[test]
 fn when_the_spare_space_is_used_up_the_device_is_read_only_and_reads_on() {
     let blocks = Ftl::logical_blocks_max(&GEOMETRY, &PARAMS).unwrap();
-    let mut bench = Bench::new(GEOMETRY, PARAMS, blocks);
+    let mut bench = new_bench(GEOMETRY, PARAMS, blocks);
     let mut rng = Rng::new(2);
     let mut model = vec![0; blocks as usize];
     let mut sequence = 0;
@@ -256,7 +252,7 @@ fn when_the_spare_space_is_used_up_the_device_is_read_only_and_reads_on() {
 
 #[test]
 fn an_extent_that_collection_cannot_read_fails_its_reads_and_brings_nothing_older_back() {
-    let mut bench = Bench::new(GEOMETRY, PARAMS, BLOCKS);
+    let mut bench = new_bench(GEOMETRY, PARAMS, BLOCKS);
     let mut rng = Rng::new(1);
     let mut model = vec![0; BLOCKS as usize];
     let mut write = |bench: &mut Bench, sequence: u64| {
@@ -268,10 +264,14 @@ fn an_extent_that_collection_cannot_read_fails_its_reads_and_brings_nothing_olde
     for sequence in 1..1_000 {
         write(&mut bench, sequence);
     }
-    // No host read is under way: the next read is collection's.
-    let mut failed = false;
-    bench.fails =
-        Box::new(move |kind| matches!(kind, MediaOpKind::Read { .. }) && !std::mem::replace(&mut failed, true));
+    // No host read is under way: the next read is collection's. The first page that it wants cannot be read.
+    let mut bad_page = None;
+    bench.fails = Box::new(move |kind| {
+        let MediaOpKind::Read { address, bytes } = *kind else { return false };
+        let page_bytes = u64::from(GEOMETRY.page_bytes);
+        let pages = address / page_bytes..=(address + u64::from(bytes) - 1) / page_bytes;
+        pages.contains(bad_page.get_or_insert(*pages.start()))
+    });
     let mut sequence = 1_000;
     while bench.ftl.stats().damaged_relocated == 0 {
         write(&mut bench, sequence);
@@ -279,7 +279,7 @@ fn an_extent_that_collection_cannot_read_fails_its_reads_and_brings_nothing_olde
     }
     bench.fails = Box::new(|_| false);
     for again in [false, true] {
-        bench.flush();
+        bench.flush().unwrap();
         bench.settle();
         if again {
             restart(&mut bench);
@@ -290,7 +290,8 @@ fn an_extent_that_collection_cannot_read_fails_its_reads_and_brings_nothing_olde
             assert_eq!(seen, sequence);
             unsound += usize::from(!is_sound);
         }
-        assert!((1..=64).contains(&unsound), "{unsound}");
+        // Extents of 4,064 bytes: two touch a page, and no other is lost with them.
+        assert!((1..=2).contains(&unsound), "{unsound}");
     }
 }
 
@@ -299,7 +300,7 @@ fn an_extent_that_collection_cannot_read_fails_its_reads_and_brings_nothing_olde
 fn media_that_fail_in_mid_collection_cost_no_block_that_was_stored() {
     let mut in_collection = 0;
     for seed in 0..60 {
-        let mut bench = Bench::new(GEOMETRY, PARAMS, BLOCKS);
+        let mut bench = new_bench(GEOMETRY, PARAMS, BLOCKS);
         let mut rng = Rng::new(seed);
         let mut model = vec![(0, AppendId(0)); BLOCKS as usize];
         let mut programs = rng.within(500..=3_000);
@@ -338,7 +339,7 @@ fn media_that_fail_in_mid_collection_cost_no_block_that_was_stored() {
 /// superblock, stop at the hole.
 #[test]
 fn a_hole_in_a_superblock_keeps_it_from_being_trusted() {
-    let mut bench = Bench::new(GEOMETRY, PARAMS, BLOCKS);
+    let mut bench = new_bench(GEOMETRY, PARAMS, BLOCKS);
     for sequence in 1..=4 {
         let (one, payload) = extent(sequence, 1, 3_000, sequence);
         bench.append(&one, &payload).unwrap();
@@ -350,12 +351,12 @@ fn a_hole_in_a_superblock_keeps_it_from_being_trusted() {
         assert!(matches!(op.kind, MediaOpKind::Program { .. }), "{index}");
         bench.array.issue(op);
     }
-    while bench.array.carry_out(None).is_some() {}
+    while bench.array.carry_out(false).is_some() {}
     let report = restart(&mut bench);
     assert_eq!((report.holes, report.superblocks_suspect, report.extents_live), (1, 1, 3));
     let (one, payload) = extent(50, 1, 3_000, 5);
     bench.append(&one, &payload).unwrap();
-    bench.flush();
+    bench.flush().unwrap();
     restart(&mut bench);
     for block in [1, 3, 4] {
         assert_eq!(observe(&mut bench, block), (block, true));
@@ -367,13 +368,13 @@ fn a_hole_in_a_superblock_keeps_it_from_being_trusted() {
 /// What an interrupted erase left of an earlier life is not read as part of the present one.
 #[test]
 fn extents_of_an_earlier_life_are_not_taken_for_present_ones() {
-    let mut bench = Bench::new(GEOMETRY, PARAMS, BLOCKS);
+    let mut bench = new_bench(GEOMETRY, PARAMS, BLOCKS);
     let fill = |bench: &mut Bench, from: u64| {
         for sequence in from..from + 4 {
             let (one, payload) = extent(sequence % 4, 1, 4096 - 64 - 64, sequence);
             bench.append(&one, &payload).unwrap();
         }
-        bench.flush();
+        bench.flush().unwrap();
     };
     fill(&mut bench, 4);
     let mut old = vec![0; 4096];
@@ -403,4 +404,48 @@ fn trust_is_not_claimed_before_a_sync_nor_beside_suspects() {
     assert_eq!(trust.sequence, 61);
     let open = bench.ftl.streams[StreamKind::Host.index()].open.unwrap();
     assert_eq!(trust.superblocks[StreamKind::Host.index()], open.sequence, "the open superblock is not whole yet");
+}
+
+/// Small extents fill a superblock that is wholly synced; then each of its pages but the last reads as erased. (The
+/// last one leaves no trace: a superblock may end anywhere.)
+#[test]
+fn a_page_that_was_dropped_from_a_synced_superblock_is_reported_and_what_follows_it_is_found() {
+    let mut bench = new_bench(GEOMETRY, PARAMS, BLOCKS);
+    for sequence in 1..=BLOCKS {
+        // Whole pages, a third of them, and less.
+        let stored_bytes = [4096 - 64, 1_000, 300][sequence as usize % 3];
+        let (one, payload) = extent(sequence - 1, 1, stored_bytes, sequence);
+        bench.append(&one, &payload).unwrap();
+        if sequence % 7 == 0 {
+            bench.ftl.close_page(bench.now);
+        }
+    }
+    bench.flush().unwrap();
+    // Later headers say that what came before was synced.
+    for sequence in BLOCKS + 1..=2 * BLOCKS {
+        let (one, payload) = extent(BLOCKS - 1, 1, 3_000, sequence);
+        bench.append(&one, &payload).unwrap();
+    }
+    bench.flush().unwrap();
+    let report = restart(&mut bench);
+    assert!(report.is_clean() && report.superblocks_trusted > 0, "{report:?}");
+    let page_bytes = u64::from(GEOMETRY.page_bytes);
+    let mut live = vec![0; GEOMETRY.pages_per_superblock() as usize];
+    for one in bench.ftl.live_extents().filter(|one| one.address < GEOMETRY.superblock_bytes()) {
+        let first = (one.address - 64) / page_bytes;
+        let last = (one.address + u64::from(one.extent.stored_bytes) - 1) / page_bytes;
+        (first..=last).for_each(|page| live[page as usize] += 1);
+    }
+    assert!(live[2..].iter().all(|&count| count > 0), "{live:?}");
+    for (page, &touched) in (0..).zip(&live[..live.len() - 1]).skip(2) {
+        for blank in [0, 0xff] {
+            let mut array = bench.array.clone();
+            array.overwrite(page * page_bytes, &[blank; 4096]);
+            let (ftl, report) = recover(&array).unwrap();
+            assert!(report.findings.iter().any(|one| one.was_synced), "page {page}, {blank}: {report:?}");
+            let mut bench = Bench::over(ftl, array);
+            let wrong = (0..BLOCKS - 1).filter(|&block| observe(&mut bench, block) != (block + 1, true)).count();
+            assert!(wrong <= touched, "page {page}, {blank}: {wrong} blocks are lost, {touched} lay there");
+        }
+    }
 }

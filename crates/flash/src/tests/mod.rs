@@ -4,5 +4,3 @@ mod basics;
 mod bench;
 mod crash;
 mod damage;
-mod nand_array;
-mod rng;

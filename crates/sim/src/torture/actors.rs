@@ -337,7 +337,7 @@ impl Env for Sandbox<'_> {
         self.shared.failed.insert(request.descriptor.slot.0, request.status);
     }
 
-    fn adopted(&mut self, _actor: ActorId, mid_request: bool) {
+    fn adopted(&mut self, _actor: ActorId, mid_request: bool, _awaited: bool) {
         self.shared.moved_mid_request += u64::from(mid_request);
     }
 

@@ -96,6 +96,8 @@ struct Run {
     requests: Option<u64>,
     duration_ns: Option<u64>,
     mix: [(Op, u32); Op::ALL.len()],
+    /// The operation of all requests, where there is one.
+    only_op: Option<Op>,
     blocks: Vec<Block>,
     weights: u64,
     places: Places,
@@ -120,11 +122,13 @@ impl Run {
     fn new(phase: &Phase, mut rng: Rng) -> Self {
         let blocks = phase.sizes();
         let places = Places::new(phase, rng.fork());
+        let mix = phase.mix.permille();
         let mut run = Run {
             arrivals: phase.arrivals,
             requests: phase.requests,
             duration_ns: phase.duration_ns,
-            mix: phase.mix.permille(),
+            mix,
+            only_op: mix.iter().find(|(_, share)| *share == 1000).map(|(op, _)| *op),
             weights: blocks.iter().map(|block| u64::from(block.weight)).sum(),
             blocks,
             places,
@@ -187,6 +191,10 @@ impl Run {
     }
 
     fn draw_op(&mut self) -> Op {
+        // Nothing else draws from this generator, so what has one outcome need not be drawn.
+        if let Some(op) = self.only_op {
+            return op;
+        }
         let mut drawn = below(&mut self.ops, 1000);
         for (op, share) in self.mix {
             match drawn.checked_sub(share.into()) {
@@ -198,6 +206,9 @@ impl Run {
     }
 
     fn draw_place(&mut self) -> (u64, u32) {
+        if let [only] = self.blocks[..] {
+            return (self.places.next(only.bytes), only.bytes);
+        }
         let mut drawn = below(&mut self.sizes, self.weights);
         let chosen = self.blocks.iter().find(|block| match drawn.checked_sub(block.weight.into()) {
             Some(rest) => {

@@ -1,13 +1,10 @@
 //! `osier trace`: what is in a trace, the same in another format, and a trace of a described workload.
-//!
-//! A trace is written whole or not at all: under a name of its own beside the one asked for, which it takes when it is
-//! complete and on the disk.
 
 mod show;
 
 use std::fs::File;
-use std::io::{BufWriter, Read, Write};
-use std::path::{Path, PathBuf};
+use std::io::Read;
+use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand, ValueEnum};
@@ -22,6 +19,7 @@ use super::Context;
 use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::units::parse_bytes;
+use crate::whole_file::{self, WholeFile};
 
 /// The word for standard input.
 const STANDARD_INPUT: &str = "-";
@@ -46,13 +44,13 @@ pub enum TraceCommand {
 #[derive(Debug, Args)]
 pub struct ReadArgs {
     /// The trace, also compressed by gzip or zstd; `-` is standard input
-    pub trace: String,
+    trace: String,
     #[command(flatten)]
-    pub how: HowArgs,
+    how: HowArgs,
 }
 
-/// How a trace is read.
-#[derive(Debug, Clone, Args)]
+/// How any trace is read.
+#[derive(Debug, Args)]
 pub struct HowArgs {
     /// Its format, if it is not to be recognized by its content
     #[arg(long, value_enum)]
@@ -134,6 +132,12 @@ macro_rules! value_enum {
         #[derive(Debug, Clone, Copy)]
         pub struct $name($inner);
 
+        impl From<$name> for $inner {
+            fn from(named: $name) -> $inner {
+                named.0
+            }
+        }
+
         impl ValueEnum for $name {
             fn value_variants<'a>() -> &'a [Self] {
                 const ALL: &[$name] = &{
@@ -161,7 +165,7 @@ value_enum!(TargetArg, Target, Target::name);
 value_enum!(RemapArg, Remap, Remap::name);
 value_enum!(EventArg, BlkEvent, BlkEvent::letter);
 
-fn parse_factor(text: &str) -> Result<(u32, u32), String> {
+pub fn parse_factor(text: &str) -> Result<(u32, u32), String> {
     let (numerator, denominator) = text.split_once('/').unwrap_or((text, "1"));
     let numbers = numerator.parse().ok().zip(denominator.parse().ok());
     let positive = numbers.filter(|(numerator, denominator)| *numerator > 0 && *denominator > 0);
@@ -185,51 +189,61 @@ fn refuse(cause: impl std::fmt::Display) -> anyhow::Error {
     Failure::new(Exit::BadInput, cause.to_string()).into()
 }
 
-/// The bytes of a trace, wherever they come from.
+/// The bytes of a trace.
 pub type Bytes = Box<dyn Read>;
 
 impl ReadArgs {
-    /// The trace's name in errors.
-    fn name(&self) -> &str {
-        if self.trace == STANDARD_INPUT { "standard input" } else { &self.trace }
+    fn open(&self) -> Result<(Compression, Opened)> {
+        self.how.open(&self.trace)
     }
+}
 
-    /// Opens it, and says how it is compressed.
-    ///
-    /// # Errors
-    /// A file that cannot be read, or is no trace.
-    pub fn open(&self) -> Result<(Compression, TraceReader<Bytes>)> {
-        let failed = |cause: std::io::Error| refuse(format_args!("reading the trace {} failed: {cause}", self.name()));
-        let file: Bytes = if self.trace == STANDARD_INPUT {
+impl HowArgs {
+    /// Opens a trace, by its path or `-`.
+    pub fn open(&self, trace: &str) -> Result<(Compression, Opened)> {
+        let name = if trace == STANDARD_INPUT { "standard input" } else { trace };
+        let failed = |cause: std::io::Error| refuse(format_args!("reading the trace {name} failed: {cause}"));
+        let file: Bytes = if trace == STANDARD_INPUT {
             Box::new(std::io::stdin())
         } else {
-            Box::new(File::open(&self.trace).map_err(failed)?)
+            Box::new(File::open(trace).map_err(failed)?)
         };
         let (compression, bytes) = unpack(file).map_err(failed)?;
         let options = ReadOptions {
-            strict: self.how.strict,
-            event: self.how.event.0,
-            instructions: self.how.instructions,
-            hashed_objects: self.how.hashed_objects,
+            strict: self.strict,
+            event: self.event.into(),
+            instructions: self.instructions,
+            hashed_objects: self.hashed_objects,
             ..ReadOptions::default()
         };
-        let reader = TraceReader::new(bytes, self.how.format.map(|format| format.0), options);
-        Ok((compression, reader.map_err(|error| self.refuse(&error))?))
+        let reader = TraceReader::new(bytes, self.format.map(Format::from), options);
+        let reader = reader.map_err(|error| refuse(format_args!("{name}: {error}")))?;
+        Ok((compression, Opened { name: name.to_owned(), reader }))
     }
+}
 
-    /// An error about this trace.
+/// A trace that was opened.
+pub struct Opened {
+    /// Its name in errors.
+    pub name: String,
+    /// Its reader.
+    pub reader: TraceReader<Bytes>,
+}
+
+impl Opened {
+    /// An error of this trace.
     pub fn refuse(&self, error: &dyn std::fmt::Display) -> anyhow::Error {
-        refuse(format_args!("{}: {error}", self.name()))
+        refuse(format_args!("{}: {error}", self.name))
     }
 
     /// Says on standard error which lines were left out.
-    pub fn warn(&self, reader: &TraceReader<Bytes>) {
-        let (counts, unit) = (reader.counts(), reader.format().unit());
+    pub fn warn(&self) {
+        let (counts, unit) = (self.reader.counts(), self.reader.format().unit());
         for bad in &counts.shown {
-            eprintln!("osier: {}: {unit} {bad}", self.name());
+            eprintln!("osier: {}: {unit} {bad}", self.name);
         }
         if counts.bad() > counts.shown.len() as u64 {
-            eprintln!("osier: {}: {} {unit}s in all are bad and were left out", self.name(), counts.bad());
+            eprintln!("osier: {}: {} {unit}s in all are bad and were left out", self.name, counts.bad());
         }
     }
 }
@@ -249,13 +263,14 @@ pub fn each(source: &mut dyn Source, mut take: impl FnMut(&osier_sim::Request) -
 }
 
 fn info(args: &InfoArgs, context: &Context) -> Result<Exit> {
-    let (compression, mut reader) = args.read.open()?;
+    let (compression, mut trace) = args.read.open()?;
     let mut summary = Summary::default();
-    each(&mut reader, |request| {
+    each(&mut trace.reader, |request| {
         summary.add(request);
         Ok(())
     })
-    .map_err(|error| args.read.refuse(&error))?;
+    .map_err(|error| trace.refuse(&error))?;
+    let reader = &trace.reader;
     let shown = show::Shown { compression, format: reader.format(), counts: reader.counts(), summary: &summary };
     if context.json {
         output::print_json(&shown.to_json())?;
@@ -266,12 +281,12 @@ fn info(args: &InfoArgs, context: &Context) -> Result<Exit> {
 }
 
 fn convert(args: &ConvertArgs, context: &Context) -> Result<Exit> {
-    let (_, mut reader) = args.read.open()?;
-    let is_timed = reader.format().is_timed() || args.interval_ns.is_some();
+    let (_, mut trace) = args.read.open()?;
+    let is_timed = trace.reader.format().is_timed() || args.interval_ns.is_some();
     if args.write.to.0.is_timed() && !is_timed {
-        let (from, to) = (reader.format().name(), args.write.to.0.name());
+        let (from, to) = (trace.reader.format().name(), args.write.to.0.name());
         let text = format!("a `{from}` trace has no times, and `{to}` needs them; give --interval-ns");
-        return Err(args.read.refuse(&text));
+        return Err(trace.refuse(&text));
     }
     let speed = match (args.interval_ns, args.time_scale) {
         (Some(interval_ns), _) => Speed::Every { interval_ns },
@@ -279,7 +294,7 @@ fn convert(args: &ConvertArgs, context: &Context) -> Result<Exit> {
         (None, None) => Speed::Scaled { numerator: 1, denominator: 1 },
     };
     let written = {
-        let paced = Paced::new(&mut reader, speed);
+        let paced = Paced::new(&mut trace.reader, speed);
         match &args.capacity {
             None => args.write.write(paced, None),
             Some(capacity) => {
@@ -289,9 +304,9 @@ fn convert(args: &ConvertArgs, context: &Context) -> Result<Exit> {
             }
         }
     };
-    let written = written.with_context(|| format!("converting {}", args.read.name()))?;
-    args.read.warn(&reader);
-    args.write.report(written, reader.counts().bad(), context)
+    let written = written.with_context(|| format!("converting {}", trace.name))?;
+    trace.warn();
+    args.write.report(written, trace.reader.counts().bad(), context)
 }
 
 fn make(args: &MakeArgs, context: &Context) -> Result<Exit> {
@@ -303,7 +318,7 @@ fn make(args: &MakeArgs, context: &Context) -> Result<Exit> {
 }
 
 /// A workload by its name, or that of a file by its path. A word with a `/` in it, or that ends in `.toml`, is a path.
-fn find_workload(word: &str) -> Result<Workload> {
+pub fn find_workload(word: &str) -> Result<Workload> {
     if !word.contains('/') && !word.ends_with(".toml") {
         return Workload::built_in(word).map_err(refuse);
     }
@@ -337,14 +352,8 @@ fn workloads(name: Option<&str>, context: &Context) -> Result<Exit> {
 impl WriteArgs {
     /// Writes all requests, or `most`, and gives back how many.
     fn write(&self, mut source: impl Source, most: Option<u64>) -> Result<u64> {
-        if !self.overwrite && self.out.exists() {
-            let text = format!("{} exists already; name another file, or give --overwrite", self.out.display());
-            return Err(refuse(text));
-        }
-        let failed = || format!("writing the trace {}", self.out.display());
-        let directory = self.out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let file = tempfile::Builder::new().prefix(".osier-trace-").tempfile_in(directory).with_context(failed)?;
-        let mut writer = TraceWriter::new(BufWriter::new(file), self.to.0);
+        let file = WholeFile::create(&self.out, "trace", self.overwrite)?;
+        let mut writer = TraceWriter::new(file, self.to.0);
         let (mut now, mut written) = (Nanos::ZERO, 0);
         while most != Some(written) {
             let Some(request) = source.next(now) else { break };
@@ -353,23 +362,14 @@ impl WriteArgs {
             writer.write(&request).map_err(|error| self.failure(error))?;
             written += 1;
         }
-        let buffer = writer.finish().map_err(|error| self.failure(error))?;
-        let mut file = buffer.into_inner().map_err(|error| self.failure(error.into_error().into()))?;
-        file.flush().and_then(|()| file.as_file().sync_all()).map_err(|cause| self.failure(cause.into()))?;
-        readable_by_all(file.as_file());
-        let kept = if self.overwrite { file.persist(&self.out) } else { file.persist_noclobber(&self.out) };
-        kept.map_err(|error| error.error).with_context(failed)?;
+        writer.finish().map_err(|error| self.failure(error))?.keep()?;
         Ok(written)
     }
 
     /// What a failed writer means: a full disk, or a request that the format cannot hold.
     fn failure(&self, error: WriteError) -> anyhow::Error {
         match error {
-            WriteError::Io(cause) if osier_image::is_no_space(&cause) => {
-                let text = format!("writing {} failed: {cause}; free some space", self.out.display());
-                Failure::new(Exit::NoSpace, text).into()
-            }
-            WriteError::Io(cause) => anyhow::Error::new(cause).context(format!("writing {}", self.out.display())),
+            WriteError::Io(cause) => whole_file::failure(&self.out, "trace", cause),
             other => refuse(other),
         }
     }
@@ -386,14 +386,5 @@ impl WriteArgs {
             output::print(&format!("wrote {written} requests to {path}{left_out} ({format}: {loses})\n"))?;
         }
         Ok(Exit::Ok)
-    }
-}
-
-/// A temporary file is for its owner alone; a trace is an ordinary file. What the file system does not let be changed
-/// is no reason to lose the trace.
-fn readable_by_all(file: &File) {
-    use std::os::unix::fs::PermissionsExt;
-    if let Err(cause) = file.set_permissions(std::fs::Permissions::from_mode(0o644)) {
-        tracing::warn!("the trace stays readable by its owner alone: {cause}");
     }
 }

@@ -2,6 +2,4 @@
 
 mod amplification;
 mod common;
-mod crash;
 mod model;
-mod sequences;

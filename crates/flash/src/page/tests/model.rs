@@ -241,7 +241,7 @@ fn blocks_go_bad_spares_run_out_and_nothing_is_lost_before_the_device_is_read_on
     config.errors.factory_bad_ppm = 20_000;
     config.errors.program_fail_ppm = 200;
     config.errors.erase_fail_ppm = 20_000;
-    let media = super::crash::TestMedia::new(&config, 1);
+    let media = crate::faulty::SlotArray::new(&config, 1);
     let mut ftl = PageFtl::with_media(&config, 1, media).unwrap();
     let (mut now, mut rng) = (Nanos::ZERO, Rng::new(1));
     let mut newest = vec![None; units as usize];
@@ -364,4 +364,65 @@ fn the_same_seed_gives_the_same_figures_to_the_nanosecond() {
         (now, ftl.stats(), ftl.die_busy_ns().collect::<Vec<_>>())
     };
     assert_eq!(run(), run());
+}
+
+/// A device of two dies with data on both, and which units lie on the first die.
+fn two_dies(seed: u64) -> (PageFtl<crate::faulty::SlotArray>, Nanos, Vec<bool>) {
+    let shape = Shape { channels: 2, ..ONE_DIE };
+    let mut config = config(shape, params(1));
+    config.ftl.checkpoint_superblocks = 2;
+    config.ftl.logical_units = config.logical_units_max() / 2;
+    let units = config.ftl.logical_units;
+    let media = crate::faulty::SlotArray::new(&config, seed);
+    let mut ftl = PageFtl::with_media(&config, seed, media).unwrap();
+    let (mut now, mut rng) = (Nanos::ZERO, Rng::new(seed));
+    for lpn in 0..units {
+        write(&mut ftl, &mut now, lpn, lpn);
+    }
+    overwrite_with_own_number(&mut ftl, &mut now, &mut rng, units);
+    let on_first = |lpn| ftl.stripes[ftl.place(ftl.map[lpn as usize]).stripe as usize].0 == 0;
+    let lies_on_first = (0..units).map(on_first).collect();
+    (ftl, now, lies_on_first)
+}
+
+fn overwrite_with_own_number<M: PageMedia>(ftl: &mut PageFtl<M>, now: &mut Nanos, rng: &mut Rng, units: u64) {
+    for _ in 0..units {
+        let lpn = rng.below(units);
+        write(ftl, now, lpn, lpn);
+    }
+}
+
+#[test]
+fn what_lies_on_a_dead_die_is_uncorrectable_and_all_else_is_right_also_after_a_loss_of_power() {
+    for seed in 0..20 {
+        let (mut ftl, now, lies_on_first) = two_dies(seed);
+        ftl.lose_die(now, 0, None);
+        assert_eq!(ftl.write(now, 0, 1, 0), Err(Refused::ReadOnly));
+        let check = |ftl: &PageFtl<crate::faulty::SlotArray>| {
+            ftl.audit().unwrap();
+            for (lpn, &is_lost) in (0..).zip(&lies_on_first) {
+                let expected = if is_lost { Err(Status::Uncorrectable) } else { Ok(Some(lpn)) };
+                assert_eq!(ftl.payload(lpn), expected, "seed {seed}, unit {lpn}");
+            }
+        };
+        ftl.settle();
+        assert!(ftl.vouches());
+        check(&ftl);
+        let config = ftl.config().clone();
+        let (ftl, report) = PageFtl::recover(&config, seed, ftl.lose_power()).unwrap();
+        assert_eq!((report.dead_stripes, report.unvouched), (1, false));
+        check(&ftl);
+    }
+}
+
+#[test]
+fn a_recovery_that_meets_a_die_whose_death_is_on_no_checkpoint_says_so_each_time() {
+    let (mut ftl, now, _) = two_dies(1);
+    ftl.lose_die(now, 1, None);
+    let config = ftl.config().clone();
+    let (mut ftl, report) = PageFtl::recover(&config, 1, ftl.lose_power()).unwrap();
+    assert!(report.unvouched && !ftl.vouches());
+    ftl.settle();
+    let (_, report) = PageFtl::recover(&config, 1, ftl.lose_power()).unwrap();
+    assert!(report.unvouched);
 }

@@ -10,9 +10,10 @@
 //! - *power cut*: a kill, and on top of that each volatile page stays, falls back to what was there at
 //!   the last sync (so an erase comes undone, too), is cut at an arbitrary byte, or has a run of its
 //!   bytes replaced by noise.
+//! - *dead die*: from then on every read, program and erase that touches it fails, in recovery, too.
 
-use super::rng::Rng;
 use crate::media::{MediaError, MediaOp, MediaOpKind, MediaResult};
+use crate::rng::Rng;
 use crate::{Geometry, OpId};
 
 #[derive(Debug, Clone, Copy)]
@@ -24,6 +25,7 @@ struct Page {
 }
 
 /// The array.
+#[derive(Debug, Clone)]
 pub struct NandArray {
     geometry: Geometry,
     /// What an erased byte reads as: NAND reads ones, a hole in a file zeroes.
@@ -37,11 +39,18 @@ pub struct NandArray {
     tick: u64,
     /// Whether a page that was never programmed may be read, as after a crash.
     was_cut: bool,
+    is_dead: Vec<bool>,
+    rng: Rng,
 }
 
 impl NandArray {
-    pub fn new(geometry: Geometry, blank: u8) -> NandArray {
-        let bytes = usize::try_from(geometry.media_bytes()).unwrap();
+    /// An erased array.
+    ///
+    /// # Panics
+    /// When the array does not fit into memory.
+    #[must_use]
+    pub fn new(geometry: Geometry, blank: u8, seed: u64) -> NandArray {
+        let bytes = usize::try_from(geometry.media_bytes()).expect("a small device");
         NandArray {
             geometry,
             blank,
@@ -51,27 +60,38 @@ impl NandArray {
             pending: Vec::new(),
             tick: 0,
             was_cut: false,
+            is_dead: vec![false; geometry.dies() as usize],
+            rng: Rng::new(seed),
         }
     }
 
+    /// Takes an operation.
     pub fn issue(&mut self, op: MediaOp) {
         self.tick += 1;
         self.pending.push((self.tick, op));
     }
 
     /// Carries out one pending operation, the oldest or any.
-    pub fn carry_out(&mut self, rng: Option<&mut Rng>) -> Option<(OpId, MediaResult)> {
+    ///
+    /// # Panics
+    /// When the operation breaks a rule of NAND.
+    pub fn carry_out(&mut self, in_any_order: bool) -> Option<(OpId, MediaResult)> {
         if self.pending.is_empty() {
             return None;
         }
         self.tick += 1;
-        let index = rng.map_or(0, |rng| {
-            let index = rng.below(self.pending.len() as u64) as usize;
+        let index = if in_any_order {
+            let index = self.rng.below(self.pending.len() as u64) as usize;
             // Reads are late more often than not, so that others overtake them.
             let is_read = matches!(self.pending[index].1.kind, MediaOpKind::Read { .. });
-            if is_read { rng.below(self.pending.len() as u64) as usize } else { index }
-        });
+            if is_read { self.rng.below(self.pending.len() as u64) as usize } else { index }
+        } else {
+            0
+        };
         let (issued, op) = self.pending.remove(index);
+        if self.touches_dead_die(&op.kind) {
+            return Some((op.id, MediaResult::Failed(MediaError::Io)));
+        }
         let result = match op.kind {
             MediaOpKind::Read { address, bytes } => MediaResult::Read(self.read(address, bytes)),
             MediaOpKind::Program { address, bytes, data } => {
@@ -92,34 +112,73 @@ impl NandArray {
         Some((op.id, result))
     }
 
+    fn touches_dead_die(&self, op: &MediaOpKind) -> bool {
+        match *op {
+            MediaOpKind::Read { address, bytes } | MediaOpKind::Program { address, bytes, .. } => {
+                self.is_on_dead_die(address, u64::from(bytes))
+            }
+            MediaOpKind::Erase { address, bytes } => self.is_on_dead_die(address, bytes),
+            MediaOpKind::Sync => false,
+        }
+    }
+
+    /// Whether any of these bytes lie on a die that is dead.
+    #[must_use]
+    pub fn is_on_dead_die(&self, address: u64, bytes: u64) -> bool {
+        let pages = self.page_of(address)..=self.page_of(address + bytes.max(1) - 1);
+        self.is_dead.contains(&true) && pages.into_iter().any(|page| self.is_dead[self.die_of(page)])
+    }
+
+    fn die_of(&self, page: usize) -> usize {
+        let in_superblock = page % self.geometry.pages_per_superblock() as usize;
+        self.geometry.place(in_superblock as u32).die as usize
+    }
+
+    /// A die stops answering, for good.
+    pub fn lose_die(&mut self, die: u32) {
+        self.is_dead[die as usize] = true;
+    }
+
     /// As recovery sees it.
+    ///
+    /// # Errors
+    /// Beyond the end, or on a dead die.
     pub fn read_into(&self, address: u64, out: &mut [u8]) -> Result<(), MediaError> {
-        let start = usize::try_from(address).unwrap();
+        if self.is_on_dead_die(address, out.len() as u64) {
+            return Err(MediaError::Io);
+        }
+        let start = address as usize;
         let range = self.bytes.get(start..start + out.len()).ok_or(MediaError::OutOfRange)?;
         out.copy_from_slice(range);
         Ok(())
     }
 
     /// The process dies.
-    pub fn kill(&mut self, rng: &mut Rng) {
+    ///
+    /// # Panics
+    /// When a pending operation breaks a rule of NAND.
+    pub fn kill(&mut self) {
         self.was_cut = true;
         for (_, op) in std::mem::take(&mut self.pending) {
+            if self.touches_dead_die(&op.kind) {
+                continue;
+            }
             match op.kind {
                 MediaOpKind::Program { address, data, .. } => {
                     let data = data.expect("the FTL keeps data");
-                    match rng.below(3) {
+                    match self.rng.below(3) {
                         0 => {}
                         1 => self.program(address, &data),
                         _ => {
                             self.program(address, &data);
-                            self.cut(self.page_of(address), rng);
+                            self.cut(self.page_of(address));
                         }
                     }
                 }
-                MediaOpKind::Erase { address, bytes } => match rng.below(3) {
+                MediaOpKind::Erase { address, bytes } => match self.rng.below(3) {
                     0 => {}
                     1 => self.erase(address, bytes),
-                    _ => self.erase_partly(address, bytes, rng),
+                    _ => self.erase_partly(address, bytes),
                 },
                 MediaOpKind::Read { .. } | MediaOpKind::Sync => {}
             }
@@ -127,19 +186,19 @@ impl NandArray {
     }
 
     /// The power fails.
-    pub fn cut_power(&mut self, rng: &mut Rng) {
-        self.kill(rng);
+    pub fn cut_power(&mut self) {
+        self.kill();
         // Now and then all of the volatile pages survive, or none, besides the mixtures.
-        let mode = rng.below(4);
+        let mode = self.rng.below(4);
         for page in 0..self.pages.len() {
             if self.pages[page].changed.is_none() {
                 continue;
             }
-            match if mode < 2 { mode } else { rng.below(4) } {
+            match if mode < 2 { mode } else { self.rng.below(4) } {
                 0 => self.fall_back(page),
                 1 => {}
-                2 => self.cut(page, rng),
-                _ => self.scramble(page, rng),
+                2 => self.cut(page),
+                _ => self.scramble(page),
             }
         }
         self.sync(u64::MAX);
@@ -151,9 +210,9 @@ impl NandArray {
     }
 
     /// Overwrites a range of the media with noise.
-    pub fn corrupt(&mut self, address: u64, bytes: u64, rng: &mut Rng) {
+    pub fn corrupt(&mut self, address: u64, bytes: u64) {
         for byte in &mut self.bytes[address as usize..(address + bytes) as usize] {
-            *byte = rng.next() as u8;
+            *byte = self.rng.next() as u8;
         }
     }
 
@@ -198,9 +257,9 @@ impl NandArray {
         }
     }
 
-    fn erase_partly(&mut self, address: u64, bytes: u64, rng: &mut Rng) {
+    fn erase_partly(&mut self, address: u64, bytes: u64) {
         for page in self.page_of(address)..self.page_of(address + bytes) {
-            if rng.one_in(2) {
+            if self.rng.one_in(2) {
                 self.erase_page(page);
             } else {
                 // Not wholly erased: no page of the block may be programmed before the next erase.
@@ -235,19 +294,19 @@ impl NandArray {
     }
 
     /// Only the first bytes of the page were changed.
-    fn cut(&mut self, page: usize, rng: &mut Rng) {
+    fn cut(&mut self, page: usize) {
         let range = self.range(page);
-        let kept = range.start + rng.below(range.len() as u64) as usize;
+        let kept = range.start + self.rng.below(range.len() as u64) as usize;
         self.bytes[kept..range.end].copy_from_slice(&self.durable[kept..range.end]);
         self.pages[page].is_erased = false;
     }
 
     /// A run of the page's bytes is noise.
-    fn scramble(&mut self, page: usize, rng: &mut Rng) {
+    fn scramble(&mut self, page: usize) {
         let range = self.range(page);
-        let start = range.start + rng.below(range.len() as u64) as usize;
-        let end = start + rng.below((range.end - start) as u64) as usize + 1;
-        self.corrupt(start as u64, (end - start) as u64, rng);
+        let start = range.start + self.rng.below(range.len() as u64) as usize;
+        let end = start + self.rng.below((range.end - start) as u64) as usize + 1;
+        self.corrupt(start as u64, (end - start) as u64);
         self.pages[page].is_erased = false;
     }
 }

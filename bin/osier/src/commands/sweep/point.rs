@@ -1,0 +1,157 @@
+//! One point of a sweep: the device, the workload and the run.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use osier_device::{Profile, ProfileError};
+use osier_flash::page::FillPattern;
+use osier_sim::run::{Limits, Load, Options, Precondition, WarmUp, simulate_with};
+use osier_sim::sweep::{Fill, Point, RunOptions, Sweep, Value, figures};
+use osier_sim::workload::Workload;
+
+use crate::exit::{Exit, Failure};
+use crate::policies::Policies;
+use crate::profiles;
+
+/// What all points share: read once, so that a file that changes meanwhile changes nothing.
+pub struct Inputs {
+    profile_name: String,
+    profile_text: String,
+    /// By the name in the sweep: the text and what it says.
+    workloads: BTreeMap<String, (String, Workload)>,
+    columns: Vec<String>,
+    run: RunOptions,
+    policies: Policies,
+    /// The eviction policies that are modules, in the order of their words.
+    modules: Vec<Vec<u8>>,
+}
+
+/// The key whose values may be paths of modules.
+const EVICTION: &str = "cache.eviction";
+
+impl Inputs {
+    /// Finds profile and workloads; paths are as from the directory of the sweep.
+    ///
+    /// # Errors
+    /// What cannot be read or is refused; an axis whose key the profile does not have, or not with that value's type.
+    pub fn find(name: &str, sweep: &Sweep, directory: &Path) -> Result<Inputs> {
+        let (profile, _) = profiles::find(&from(directory, &sweep.profile))?;
+        let workloads = sweep.workloads.iter().map(|word| Ok((word.clone(), find_workload(directory, word)?)));
+        let mut inputs = Inputs {
+            profile_name: profile.name,
+            profile_text: profile.text,
+            workloads: workloads.collect::<Result<_>>()?,
+            columns: sweep.columns.clone(),
+            run: sweep.run.clone(),
+            policies: Policies::default(),
+            modules: Vec::new(),
+        };
+        inputs.check_keys(name, sweep)?;
+        inputs.find_modules(sweep, directory)?;
+        Ok(inputs)
+    }
+
+    fn find_modules(&mut self, sweep: &Sweep, directory: &Path) -> Result<()> {
+        let axes = sweep.axes.iter().filter(|axis| axis.key == EVICTION).flat_map(|axis| &axis.values);
+        let set = sweep.set.iter().filter(|(key, _)| key == EVICTION).map(|(_, value)| value);
+        let words: BTreeSet<String> = axes.chain(set).map(ToString::to_string).collect();
+        for word in words.iter().filter(|word| osier_cache::is_module(word)) {
+            let path = from(directory, word);
+            self.policies.add(word, &path)?;
+            self.modules.push(std::fs::read(&path).with_context(|| format!("reading the cache policy {path}"))?);
+        }
+        Ok(())
+    }
+
+    /// A key that is wrong is wrong for every point; whether its values go together, each point shows.
+    fn check_keys(&self, name: &str, sweep: &Sweep) -> Result<()> {
+        let refused = |set: &[(String, Value)]| match self.profile(set) {
+            Err(error @ ProfileError::Override { .. }) => Some(error),
+            _ => None,
+        };
+        if let Some(error) = refused(&sweep.set) {
+            return Err(Failure::new(Exit::BadInput, format!("sweep {name}, [set]: {error}")).into());
+        }
+        for axis in &sweep.axes {
+            for value in &axis.values {
+                if let Some(error) = refused(&[(axis.key.clone(), value.clone())]) {
+                    let text = format!("sweep {name}, line {}: the axis {}: {error}", axis.line, axis.key);
+                    return Err(Failure::new(Exit::BadInput, text).into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything that the results depend on beside the sweep's own text.
+    pub fn texts(&self) -> impl Iterator<Item = &[u8]> {
+        let workloads = self.workloads.values().map(|(text, _)| text.as_bytes());
+        let modules = self.modules.iter().map(Vec::as_slice);
+        std::iter::once(self.profile_text.as_bytes()).chain(workloads).chain(modules)
+    }
+
+    fn profile(&self, set: &[(String, Value)]) -> Result<Profile, ProfileError> {
+        let set: Vec<(String, toml::Value)> = set.iter().map(|(key, value)| (key.clone(), value.to_toml())).collect();
+        Profile::parse_with(&self.profile_name, &self.profile_text, &set)
+    }
+
+    /// Runs a point, and gives its columns.
+    ///
+    /// # Errors
+    /// Why it cannot be run, in one line.
+    pub fn figures(&self, point: &Point) -> Result<Vec<Option<u64>>, String> {
+        let profile = self.profile(&point.set).map_err(one_line)?;
+        let (_, workload) = &self.workloads[&point.workload];
+        let load = Load::Workload { name: &point.workload, workload };
+        let make_policy = |cache: &_, seed| self.policies.make(cache, seed);
+        let report = simulate_with(&make_policy, &profile, load, &self.options(point), &mut ()).map_err(one_line)?;
+        Ok(figures(&self.columns, &report))
+    }
+
+    fn options(&self, point: &Point) -> Options {
+        let pattern = |fill| match fill {
+            Fill::Sequential => FillPattern::Sequential,
+            Fill::Random => FillPattern::UniformRandom,
+        };
+        let fill = self.run.fill_permille.zip(self.run.fill_pattern);
+        Options {
+            seed: Some(point.seed),
+            capacity_bytes: self.run.capacity_bytes,
+            set: point.set.iter().map(|(key, value)| (key.clone(), value.to_string())).collect(),
+            precondition: fill.map(|(fill_permille, fill)| Precondition { fill_permille, pattern: pattern(fill) }),
+            limits: Limits {
+                warm_up: self.run.warm_up_requests.map_or(WarmUp::None, WarmUp::Requests),
+                requests_max: self.run.requests_max,
+                duration_ns: None,
+            },
+            ..Options::default()
+        }
+    }
+}
+
+fn one_line(error: impl std::fmt::Display) -> String {
+    error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// A name as it is, a path as from the directory of the sweep.
+fn from(directory: &Path, word: &str) -> String {
+    if is_path(word) { directory.join(word).display().to_string() } else { word.to_owned() }
+}
+
+fn is_path(word: &str) -> bool {
+    word.contains('/') || word.ends_with(".toml") || word.ends_with(".wasm")
+}
+
+fn find_workload(directory: &Path, word: &str) -> Result<(String, Workload)> {
+    let refuse = |text: String| Failure::new(Exit::BadInput, text);
+    if !is_path(word) {
+        let workload = Workload::built_in(word).map_err(|error| refuse(error.to_string()))?;
+        return Ok((Workload::built_in_text(word).unwrap_or_default().to_owned(), workload));
+    }
+    let path = from(directory, word);
+    let text = std::fs::read_to_string(&path)
+        .map_err(|cause| refuse(format!("reading the workload {path} failed: {cause}; name another file")))?;
+    let workload = Workload::parse(&path, &text).map_err(|error| refuse(error.to_string()))?;
+    Ok((text, workload))
+}

@@ -1,0 +1,239 @@
+//! `osier sweep` as a user meets it: kills, interrupts, damage and bad input.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const WORKLOAD: &str = r#"seed = 1
+
+[[job]]
+name = "mixed"
+
+[[job.phase]]
+requests = REQUESTS
+pattern = { zipf = { theta_permille = 900 } }
+mix = { read_permille = 700, write_permille = 300 }
+range_bytes = 134_217_728
+block_bytes = 4096
+arrivals = { closed = { depth = 4 } }
+"#;
+
+const SWEEP: &str = r#"description = "Policies by size"
+profile = "cylon"
+workloads = ["./w.toml"]
+seeds = [1, 2]
+columns = ["requests", "hit_ppm", "latency_p99_ns", "waf_ppm"]
+
+[[axis]]
+key = "cache.eviction"
+values = ["fifo", "clock", "s3-fifo"]
+
+[[axis]]
+key = "cache.prefetch"
+values = ["none", "next-n"]
+
+[run]
+capacity_bytes = 1_073_741_824
+"#;
+
+const POINTS: usize = 12;
+
+struct Place {
+    dir: tempfile::TempDir,
+}
+
+impl Place {
+    fn new(requests: u32, sweep: &str) -> Self {
+        let place = Self { dir: tempfile::tempdir().unwrap() };
+        fs::write(place.path("w.toml"), WORKLOAD.replace("REQUESTS", &requests.to_string())).unwrap();
+        fs::write(place.path("s.toml"), sweep).unwrap();
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_osier"));
+        command.arg("sweep").args(args).current_dir(self.dir.path()).env_clear().env("HOME", self.dir.path());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn start(&self) -> Child {
+        self.command(&["s.toml", "--jobs", "2"]).spawn().unwrap()
+    }
+
+    fn expect(&self, code: i32, args: &[&str]) -> (String, String) {
+        let output: Output = self.command(args).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        assert_eq!(output.status.code(), Some(code), "{args:?}\n{out}\n{err}");
+        (out, err)
+    }
+
+    fn results(&self) -> (String, String) {
+        (fs::read_to_string(self.path("s.csv")).unwrap(), fs::read_to_string(self.path("s.html")).unwrap())
+    }
+
+    fn files(&self) -> Vec<String> {
+        let names = fs::read_dir(self.dir.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    /// Waits until so many points are in the journal.
+    fn wait_for_points(&self, points: usize) {
+        let until = Instant::now() + Duration::from_secs(60);
+        let done = || fs::read_to_string(self.path("s.csv.journal")).unwrap_or_default().lines().count();
+        while done() <= points {
+            assert!(Instant::now() < until, "{points} points took a minute");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+fn whole(requests: u32) -> (String, String) {
+    let place = Place::new(requests, SWEEP);
+    place.expect(0, &["s.toml", "--jobs", "1"]);
+    assert_eq!(place.files(), ["s.csv", "s.html", "s.toml", "w.toml"]);
+    place.results()
+}
+
+#[test]
+fn killed_or_interrupted_and_gone_on_a_sweep_has_the_same_bytes_as_in_one_go() {
+    let requests = 60_000;
+    let expected = whole(requests);
+    assert_eq!(expected.0.lines().count(), 1 + POINTS);
+    for signal in ["-KILL", "-INT"] {
+        let place = Place::new(requests, SWEEP);
+        let mut stops = 0;
+        for points in [1, 4, 7] {
+            let child = place.start();
+            place.wait_for_points(points);
+            // It was not waited for, so its number is still its own.
+            Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+            let output = child.wait_with_output().unwrap();
+            stops += i32::from(!output.status.success());
+            let err = String::from_utf8(output.stderr).unwrap();
+            if signal == "-INT" && !output.status.success() {
+                assert!(err.contains("which are kept; the same command goes on from there"), "{err}");
+                let journal = fs::read_to_string(place.path("s.csv.journal")).unwrap();
+                assert!(journal.ends_with("}\n"), "{journal}");
+            }
+            if output.status.success() {
+                break;
+            }
+            assert_eq!(place.files(), ["s.csv.journal", "s.toml", "w.toml"]);
+        }
+        assert!(stops > 0, "each run had ended before it was to be stopped");
+        // As a loss of power may leave it.
+        if let Ok(mut journal) = fs::read(place.path("s.csv.journal")) {
+            journal.truncate(journal.len() - 5);
+            fs::write(place.path("s.csv.journal"), journal).unwrap();
+            let (_, err) = place.expect(0, &["s.toml"]);
+            assert!(err.contains("osier: going on after "), "{err}");
+        }
+        assert_eq!(place.results(), expected);
+        assert_eq!(place.files(), ["s.csv", "s.html", "s.toml", "w.toml"]);
+    }
+}
+
+#[test]
+fn the_number_of_threads_changes_no_byte() {
+    let expected = whole(2000);
+    let place = Place::new(2000, SWEEP);
+    for jobs in ["1", "2", "3", "16"] {
+        let (out, _) = place.expect(0, &["s.toml", "--jobs", jobs, "--overwrite", "--json"]);
+        let shown: serde_json::Value = serde_json::from_str(&out).unwrap();
+        assert_eq!((&shown["points"], &shown["failed"]), (&POINTS.into(), &0.into()));
+        assert_eq!(place.results(), expected, "{jobs} threads");
+    }
+}
+
+#[test]
+fn results_of_another_sweep_are_refused_and_never_mixed() {
+    let place = Place::new(60_000, SWEEP);
+    let mut child = place.start();
+    place.wait_for_points(2);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let journal = fs::read(place.path("s.csv.journal")).unwrap();
+    let workload = fs::read_to_string(place.path("w.toml")).unwrap();
+    for (file, from, to) in [("s.toml", "seeds = [1, 2]", "seeds = [1, 3]"), ("w.toml", "900", "800")] {
+        let text = fs::read_to_string(place.path(file)).unwrap();
+        fs::write(place.path(file), text.replace(from, to)).unwrap();
+        let (_, err) = place.expect(3, &["s.toml"]);
+        assert!(err.contains("another sweep") && err.contains("s.csv.journal"), "{err}");
+        assert_eq!(fs::read(place.path("s.csv.journal")).unwrap(), journal);
+        fs::write(place.path(file), text).unwrap();
+    }
+    assert_eq!(fs::read_to_string(place.path("w.toml")).unwrap(), workload);
+    let mut damaged = journal.clone();
+    let second_line = journal.iter().position(|byte| *byte == b'\n').unwrap() + 20;
+    damaged[second_line] ^= 1;
+    fs::write(place.path("s.csv.journal"), damaged).unwrap();
+    let (_, err) = place.expect(3, &["s.toml"]);
+    assert!(err.contains("line 2 of the journal s.csv.journal is damaged"), "{err}");
+    fs::write(place.path("s.csv.journal"), journal).unwrap();
+    place.expect(0, &["s.toml"]);
+    let (_, err) = place.expect(3, &["s.toml"]);
+    assert!(err.contains("s.csv exists already") && err.contains("--overwrite"), "{err}");
+}
+
+#[test]
+fn a_point_that_cannot_be_run_is_a_row_with_its_reason_and_ends_a_strict_sweep() {
+    // A set of 8 frames cannot keep 9 free.
+    let sweep = SWEEP
+        .replace("\"cache.prefetch\"\nvalues = [\"none\", \"next-n\"]", "\"cache.reserve_frames\"\nvalues = [0, 9]");
+    let sweep = sweep + "\n[set]\ncache.ways = 8\n";
+    let place = Place::new(2000, &sweep);
+    let (out, _) = place.expect(0, &["s.toml"]);
+    assert!(out.contains("12 points, 6 without a result"), "{out}");
+    let (csv, page) = place.results();
+    let failed: Vec<&str> = csv.lines().filter(|line| line.contains(",9,./w.toml,")).collect();
+    assert_eq!(failed.len(), 6);
+    assert!(failed.iter().all(|line| line.contains("reserve_frames") && line.contains(",,,")), "{csv}");
+    assert!(page.contains("6 of 12 points failed"));
+    let strict = Place::new(2000, &sweep);
+    let (_, err) = strict.expect(3, &["s.toml", "--strict", "--jobs", "1"]);
+    assert!(
+        err.contains("point 2 (cache.ways = 8, cache.eviction = fifo, cache.reserve_frames = 9) cannot be run"),
+        "{err}"
+    );
+    assert_eq!(strict.files(), ["s.csv.journal", "s.toml", "w.toml"]);
+}
+
+#[test]
+fn bad_input_is_refused_by_name_and_leaves_nothing() {
+    for (from, to, expected) in [
+        ("columns", "colums", "s.toml, line 5: unknown field `colums`"),
+        ("\"waf_ppm\"", "\"waf\"", "line 5: `waf` of columns is no figure; choose of requests, "),
+        ("[\"none\", \"next-n\"]", "[]", "line 13: the axis cache.prefetch has 0 items"),
+        ("\"cache.prefetch\"", "\"cache.eviction\"", "line 12: the axis cache.eviction is there twice"),
+        ("\"cache.prefetch\"", "\"cache.prefetcher\"", "line 12: the axis cache.prefetcher: "),
+        ("[\"none\", \"next-n\"]", "[\"none\", 3]", "line 12: the axis cache.prefetch: "),
+        ("[run]", "[set]\ncache.frame = 3\n[run]", "[set]: setting cache.frame"),
+        ("\"cylon\"", "\"floppy\"", "floppy"),
+        ("\"cylon\"", "\"./none.toml\"", "none.toml"),
+        ("./w.toml", "./none.toml", "none.toml"),
+        ("./w.toml", "cylon", "cylon-seq"),
+        ("profile = ", "profile ", "line 2"),
+    ] {
+        assert!(SWEEP.contains(from), "{from}");
+        let place = Place::new(2000, &SWEEP.replacen(from, to, 1));
+        let (_, err) = place.expect(3, &["s.toml"]);
+        assert!(err.contains(expected) && err.lines().count() == 1, "{to}: {err}");
+        assert_eq!(place.files(), ["s.toml", "w.toml"], "{to}");
+    }
+    let place = Place::new(2000, SWEEP);
+    place.expect(3, &["none.toml"]);
+    let (_, err) = place.expect(3, &["s.toml", "--out", "s.txt"]);
+    assert!(err.contains("must end in .csv"), "{err}");
+    assert_eq!(place.files(), ["s.toml", "w.toml"]);
+}
