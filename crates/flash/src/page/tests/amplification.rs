@@ -63,7 +63,7 @@ fn fifo_cleaning_of_one_log_has_the_write_amplification_of_the_closed_form() {
 #[test]
 fn idle_collection_ends_when_nothing_is_left_to_gain() {
     for policy in [VictimPolicy::Greedy, VictimPolicy::Fifo, VictimPolicy::CostBenefit, VictimPolicy::Choices(3)] {
-        let logical = 40;
+        let logical = 36;
         let mut ftl_params = params(logical);
         ftl_params.collection.policy = policy;
         ftl_params.collection.free_background = 8;
