@@ -20,7 +20,7 @@
 //! - a set has always a frame whose page can leave, or one that is filling, draining or free;
 //! - a page that left dirty cannot come in again before it is drained.
 //!
-//! Memory: 33 bytes a frame (16 of the table, 8 of the page's number, 8 of the order of arrival, 1 of flags) and
+//! Memory: 33 bytes and a bit a frame (16 of the table, 8 of the page's number, 8 of the order of arrival, 1 of flags, 1 bit for what drains) and
 //! 20 a set, besides the policy's, which each policy states; 33 bytes a frame more once something is prefetched.
 
 mod audit;
@@ -35,6 +35,7 @@ use crate::eviction::{Eviction, Frames, Recall, Shape, policy};
 use crate::flags::{Flags, State};
 use crate::ghost::Ghosts;
 use crate::list::{NONE, Queue};
+use crate::page_map::PageMap;
 use crate::planted::Bug;
 use crate::policies::OPTIMUM;
 use crate::prefetch::{Prefetch, Seen, prefetcher};
@@ -213,7 +214,9 @@ pub struct Cache<P> {
     /// The page that is being compacted.
     compacting: Option<u64>,
     /// Pages that left dirty and are not drained, with the frame that has their bytes.
-    draining: BTreeMap<u64, u32>,
+    draining: PageMap,
+    /// The frames of these, a bit each: a frame takes no new bytes before it is drained.
+    undrained: Box<[u64]>,
     /// Pins by frame.
     pins: BTreeMap<u32, u32>,
     fills: u64,
@@ -267,7 +270,8 @@ impl<P: Eviction> Cache<P> {
             pushed_out: None,
             log: config.write_log.as_ref().map(WriteLog::new).transpose()?,
             compacting: None,
-            draining: BTreeMap::new(),
+            draining: PageMap::default(),
+            undrained: vec![0; frames.div_ceil(64)].into(),
             pins: BTreeMap::new(),
             fills: 0,
             fallback: 0,
@@ -336,7 +340,7 @@ impl<P: Eviction> Cache<P> {
                 Presence::Resident { frame, is_dirty: flags.has(Flags::DIRTY) }
             }
             Some((frame, _)) => Presence::Filling { frame },
-            None if !self.draining.is_empty() && self.draining.contains_key(&page) => Presence::Draining,
+            None if self.draining.get(page).is_some() => Presence::Draining,
             None => Presence::Absent,
         }
     }
@@ -461,7 +465,7 @@ impl<P: Eviction> Cache<P> {
         if free_count == 0 && ruled == 0 {
             return Some(Wait::Frame);
         }
-        if !self.draining.is_empty() && self.draining.contains_key(&page) && self.bug != Some(Bug::ReadWhileDraining) {
+        if self.draining.get(page).is_some() && self.bug != Some(Bug::ReadWhileDraining) {
             return Some(Wait::Drain);
         }
         // A fill that began now could read old bytes from below and find the log's lines gone when it ends.
@@ -603,6 +607,7 @@ impl<P: Eviction> Cache<P> {
         if is_dirty {
             self.stats.evicted_dirty += 1;
             self.draining.insert(page, frame);
+            self.undrained[frame as usize / 64] |= 1 << (frame % 64);
         } else {
             self.stats.evicted_clean += 1;
         }
@@ -635,8 +640,7 @@ impl<P: Eviction> Cache<P> {
         assert!(flags.state() == State::Filling, "frame {frame} is not being filled");
         let (recall, is_pinned, is_unused) = (flags.recall(), flags.has(Flags::PINNED), flags.has(Flags::UNUSED));
         flags.make_resident();
-        let is_drained = self.draining.is_empty() || !self.draining.values().any(|draining| *draining == frame);
-        assert!(is_drained, "frame {frame} was filled over bytes that are not drained");
+        assert!(!self.is_undrained(frame), "frame {frame} was filled over bytes that are not drained");
         let page = self.pages[frame as usize];
         self.fills += 1;
         self.arrived[frame as usize] = self.fills;
@@ -668,7 +672,7 @@ impl<P: Eviction> Cache<P> {
             self.sets[set as usize].pinned -= 1;
         }
         // What left for this fill may still be in the frame.
-        if self.draining.values().any(|draining| *draining == frame) {
+        if self.is_undrained(frame) {
             self.flags[frame as usize] = Flags::draining();
             self.sets[set as usize].draining += 1;
         } else {
@@ -710,13 +714,19 @@ impl<P: Eviction> Cache<P> {
         }
     }
 
+    #[inline]
+    fn is_undrained(&self, frame: u32) -> bool {
+        self.undrained[frame as usize / 64] >> (frame % 64) & 1 == 1
+    }
+
     /// The bytes of a page that left dirty are safe below; they are what a fill will read from now on.
     ///
     /// # Panics
     /// When nothing of this page is draining: the driver is wrong.
     pub fn drained(&mut self, page: u64) {
-        let frame = self.draining.remove(&page);
+        let frame = self.draining.remove(page);
         let frame = frame.expect("a page that is drained has left dirty");
+        self.undrained[frame as usize / 64] &= !(1 << (frame % 64));
         if self.flags[frame as usize].state() == State::Draining {
             let set = self.set_of(page);
             self.sets[set as usize].draining -= 1;

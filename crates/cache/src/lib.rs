@@ -35,6 +35,7 @@ mod eviction;
 mod flags;
 mod ghost;
 mod list;
+mod page_map;
 mod planted;
 mod policies;
 mod prefetch;
@@ -51,6 +52,7 @@ pub use eviction::{
     Eviction, Frames, Named, POLICIES, Parameter, ParameterValues, Parameters, PolicyInfo, Recall, Shape, Visitor,
     is_module, policy, with_policy,
 };
+pub use page_map::PageMap;
 #[cfg(any(test, feature = "planted"))]
 pub use planted::Bug;
 pub use policies::{Arc, Belady, Clock, Fifo, Lifo, Lru, Mru, OPTIMUM, Random, S3Fifo, Sieve, next_uses};

@@ -19,10 +19,12 @@ pub(crate) struct PacketFlits {
 
 impl PacketFlits {
     /// Appends `bytes` of packets, to the open flit first if they may `join` it.
+    #[inline]
     pub(crate) fn place(&mut self, bytes: u64, flit_capacity: u64, join: bool) -> Placed {
         let joined = if join { bytes.min(self.room_bytes) } else { 0 };
         let rest = bytes - joined;
-        let flits = rest.div_ceil(flit_capacity);
+        // Most packets need no more than one, and a division is the dearest thing here.
+        let flits = if rest <= flit_capacity { u64::from(rest > 0) } else { rest.div_ceil(flit_capacity) };
         self.room_bytes = if flits > 0 { flits * flit_capacity - rest } else { self.room_bytes - joined };
         Placed { flits, filled_bytes: bytes }
     }

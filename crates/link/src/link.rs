@@ -136,6 +136,7 @@ impl Link {
     ///
     /// # Panics
     /// On a CXL message when the configuration has no CXL flits: [`LinkConfig::cxl_flit`] is to be asked first.
+    #[inline]
     pub fn transfer(&mut self, now: Time, transaction: Transaction) -> Due {
         let now = self.move_to(now);
         let kind = transaction.kind;
@@ -171,10 +172,13 @@ impl Link {
         due
     }
 
+    #[inline]
     fn move_to(&mut self, now: Time) -> Time {
-        self.now = self.now.max(now);
-        for wire in &mut self.wires {
-            wire.timeline.forget_before(self.now);
+        if now > self.now {
+            self.now = now;
+            for wire in &mut self.wires {
+                wire.timeline.forget_before(now);
+            }
         }
         self.now
     }
@@ -197,31 +201,50 @@ impl Link {
         &self.rules.config
     }
 
+    #[inline]
     fn write(&mut self, now: Time, direction: Direction, kind: Kind, address: u64, bytes: u32) -> Due {
+        if Rules::is_in_line(address, bytes) {
+            return self.post(now, direction, kind, self.rules.line_write(address, bytes));
+        }
+        self.write_pieces(now, direction, kind, address, bytes)
+    }
+
+    fn write_pieces(&mut self, now: Time, direction: Direction, kind: Kind, address: u64, bytes: u32) -> Due {
         let mut due = Due { sent: now, at: now };
         for piece in self.rules.pages(address, bytes) {
-            // A posted write never passes another (Section 2.4.1), not even by a gap that is too short for that one.
-            let behind = self.wires[direction as usize].posted_at;
-            let from = if self.rules.planted.has(Bug::PassPostedWrites) { now } else { now.max(behind) };
-            let sent = self.send(direction, from, kind, self.rules.writes(piece));
-            // In flits, what follows may be in the same one.
-            self.wires[direction as usize].posted_at = sent.minus_picos(self.rules.flit_picos);
-            due = Due { sent, at: sent.plus_nanos(self.rules.config.one_way_ns) };
+            due = self.post(now, direction, kind, self.rules.writes(piece));
         }
         due
     }
 
+    fn post(&mut self, now: Time, direction: Direction, kind: Kind, count: Count) -> Due {
+        // A posted write never passes another (Section 2.4.1), not even by a gap that is too short for that one.
+        let behind = self.wires[direction as usize].posted_at;
+        let from = if self.rules.planted.has(Bug::PassPostedWrites) { now } else { now.max(behind) };
+        let sent = self.send(direction, from, kind, count);
+        // In flits, what follows may be in the same one.
+        self.wires[direction as usize].posted_at = sent.minus_picos(self.rules.flit_picos);
+        Due { sent, at: sent.plus_nanos(self.rules.config.one_way_ns) }
+    }
+
     fn read_host(&mut self, now: Time, kind: Kind, address: u64, bytes: u32) -> Due {
-        let wait_ns = self.rules.config.host_read_ns;
+        if Rules::is_in_line(address, bytes) {
+            let (asked, answer) = (self.rules.line_request(address), self.rules.line_completion(bytes));
+            return self.read_with_tags(now, kind, asked, answer);
+        }
         let mut due = Due { sent: now, at: now };
         for piece in self.rules.request_runs(address, bytes) {
             let (asked, answer) = (self.rules.request(piece), self.rules.host_completions(piece));
-            let tags = usize::try_from(asked.packets).unwrap_or(usize::MAX);
-            let from = self.tags_free_at(tags).max(now);
-            let part = self.read(from, Direction::Upstream, kind, asked, answer, wait_ns);
-            self.use_tags(tags, part.at);
-            due = due.later(part);
+            due = due.later(self.read_with_tags(now, kind, asked, answer));
         }
+        due
+    }
+
+    fn read_with_tags(&mut self, now: Time, kind: Kind, asked: Count, answer: Count) -> Due {
+        let tags = usize::try_from(asked.packets).unwrap_or(usize::MAX);
+        let from = self.tags_free_at(tags).max(now);
+        let due = self.read(from, Direction::Upstream, kind, asked, answer, self.rules.config.host_read_ns);
+        self.use_tags(tags, due.at);
         due
     }
 
@@ -237,6 +260,7 @@ impl Link {
 
     /// Read requests that go out together, and their completions back to back once the first is answered, which takes
     /// `wait_ns` on the other side. No completion waits for its request, as those before it are longer than requests.
+    #[inline]
     fn read(&mut self, from: Time, direction: Direction, kind: Kind, asked: Count, answer: Count, wait_ns: u64) -> Due {
         let one_way_ns = self.rules.config.one_way_ns;
         let sent = self.send(direction, from, kind, asked);
@@ -261,6 +285,9 @@ impl Link {
         if self.rules.planted.has(Bug::IgnoreTags) {
             return Time::ZERO;
         }
+        if count == 1 {
+            return self.tags[self.next_tag];
+        }
         let in_turn = self.tags[self.next_tag..].iter().chain(&self.tags);
         in_turn.take(count).fold(Time::ZERO, |latest, free| latest.max(*free))
     }
@@ -273,16 +300,18 @@ impl Link {
     }
 
     /// Packets, and what flow control they cause the other way. Returns when the last byte has left.
+    #[inline]
     fn send(&mut self, direction: Direction, from: Time, kind: Kind, count: Count) -> Time {
-        let sent = self.put(direction, from, kind, count);
         // In flit mode acknowledgements and credits are a part of every flit.
-        if !self.rules.flit_mode {
-            let dllps = self.dllps_owed(direction, count.packets);
-            if dllps > 0 {
-                let count = Count { packets: dllps, payload_bytes: 0, wire_bytes: dllps * DLLP_BYTES };
-                let received = sent.plus_nanos(self.rules.config.one_way_ns);
-                self.put(direction.opposite(), received, Kind::Dllp, count);
-            }
+        if self.rules.flit_mode {
+            return self.put_in_flits(direction, from, kind, count);
+        }
+        let sent = self.put(direction, from, kind, count);
+        let dllps = self.dllps_owed(direction, count.packets);
+        if dllps > 0 {
+            let count = Count { packets: dllps, payload_bytes: 0, wire_bytes: dllps * DLLP_BYTES };
+            let received = sent.plus_nanos(self.rules.config.one_way_ns);
+            self.put(direction.opposite(), received, Kind::Dllp, count);
         }
         sent
     }
@@ -304,17 +333,20 @@ impl Link {
     }
 
     fn put(&mut self, direction: Direction, from: Time, kind: Kind, count: Count) -> Time {
-        let carrier = self.rules.carrier;
-        if carrier.flit_bytes == 0 {
-            self.traffic.add(direction, kind, count);
-            if !self.timed {
-                return from;
-            }
-            let picos = self.rules.wire_picos(count.wire_bytes);
-            let timeline = &mut self.wires[direction as usize].timeline;
-            return timeline.reserve(from, picos, self.rules.planted).plus_picos(picos);
+        if self.rules.carrier.flit_bytes > 0 {
+            return self.put_in_flits(direction, from, kind, count);
         }
-        self.traffic.add(direction, kind, Count { wire_bytes: 0, ..count });
+        self.traffic.add(direction, kind, count);
+        if !self.timed {
+            return from;
+        }
+        let picos = self.rules.wire_picos(count.wire_bytes);
+        let timeline = &mut self.wires[direction as usize].timeline;
+        timeline.reserve(from, picos, self.rules.planted).plus_picos(picos)
+    }
+
+    fn put_in_flits(&mut self, direction: Direction, from: Time, kind: Kind, count: Count) -> Time {
+        let carrier = self.rules.carrier;
         let (flit_picos, wire) = (self.rules.flit_picos, &mut self.wires[direction as usize]);
         let open_at = wire.packets.has_room().then_some(wire.packet_flit_at);
         let join = may_join(&wire.timeline, open_at, from, flit_picos, self.timed, self.rules.planted);
@@ -324,7 +356,7 @@ impl Link {
                 flit_at(&mut wire.timeline, wire.packet_flit_at, from, placed, flit_picos, self.rules.planted);
         }
         let leaves = wire.packet_flit_at;
-        self.count_flits(direction, kind, placed, carrier.flit_bytes);
+        self.traffic.add_in_flits(direction, kind, count, placed, carrier.flit_bytes);
         leaves.plus_picos(flit_picos)
     }
 
@@ -343,20 +375,15 @@ impl Link {
                 flit_at(&mut wire.timeline, wire.slot_flit_at, from, placed, flit_picos, self.rules.planted);
         }
         let sent = wire.slot_flit_at.plus_picos(flit_picos);
-        self.traffic.add(direction, kind, Count { packets: 1, payload_bytes: message.payload_bytes(), wire_bytes: 0 });
-        self.count_flits(direction, kind, placed, format.flit_bytes);
+        let count = Count { packets: 1, payload_bytes: message.payload_bytes(), wire_bytes: placed.filled_bytes };
+        self.traffic.add_in_flits(direction, kind, count, placed, format.flit_bytes);
         Due { sent, at: sent.plus_nanos(self.rules.config.one_way_ns) }
-    }
-
-    fn count_flits(&mut self, direction: Direction, kind: Kind, placed: Placed, flit_bytes: u64) {
-        let flits = Count { packets: placed.flits, payload_bytes: 0, wire_bytes: placed.flits * flit_bytes };
-        self.traffic.add(direction, Kind::Flit, flits);
-        self.traffic.fill_flit(direction, kind, placed.filled_bytes);
     }
 }
 
 /// Whether something that is ready at `from` goes into the open flit: that has not left, and a flit of its own would
 /// not leave earlier.
+#[inline]
 fn may_join(
     timeline: &Timeline,
     open_at: Option<Time>,
@@ -371,6 +398,7 @@ fn may_join(
 
 /// When the last flit of something leaves, which is the open one from now on. A receiver looks at a flit when it has
 /// checked it, so a message is there with its last flit.
+#[inline]
 fn flit_at(
     timeline: &mut Timeline,
     open_at: Time,

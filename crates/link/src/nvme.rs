@@ -48,11 +48,25 @@ impl QueuePair {
         std::iter::once(Transaction::doorbell(self.doorbells)).chain(fetches)
     }
 
+    /// The device fetches the entry of one slot, which is below `entries`.
+    #[inline]
+    #[must_use]
+    pub fn fetch(&self, slot: u32) -> Transaction {
+        let offset = u64::from(slot) * u64::from(COMMAND_BYTES);
+        Transaction::dma_read(Kind::CommandFetch, self.submissions.wrapping_add(offset), COMMAND_BYTES)
+    }
+
+    /// The device writes a completion into one slot, which is below `entries`.
+    #[inline]
+    #[must_use]
+    pub fn completion(&self, slot: u32) -> Transaction {
+        let offset = u64::from(slot) * u64::from(COMPLETION_BYTES);
+        Transaction::dma_write(Kind::Completion, self.completions.wrapping_add(offset), COMPLETION_BYTES)
+    }
+
     /// The device writes a completion into slot `slot`, interrupts the host if asked, and the host frees the slot.
     pub fn complete(&self, slot: u32, interrupt: bool) -> impl Iterator<Item = Transaction> + use<> {
-        let offset = u64::from(slot % self.entries.max(1)) * u64::from(COMPLETION_BYTES);
-        let address = self.completions.wrapping_add(offset);
-        let entry = Transaction::dma_write(Kind::Completion, address, COMPLETION_BYTES);
+        let entry = self.completion(slot % self.entries.max(1));
         let head = Transaction::doorbell(self.doorbells.wrapping_add(4));
         std::iter::once(entry).chain(interrupt.then(Transaction::interrupt)).chain(std::iter::once(head))
     }
@@ -73,7 +87,10 @@ pub enum Transfer {
 }
 
 impl Transfer {
-    const fn data(self, address: u64, bytes: u32) -> Transaction {
+    /// What moves data that lies in one piece.
+    #[inline]
+    #[must_use]
+    pub const fn data(self, address: u64, bytes: u32) -> Transaction {
         match self {
             Transfer::HostToController => Transaction::dma_read(Kind::Data, address, bytes),
             Transfer::ControllerToHost => Transaction::dma_write(Kind::Data, address, bytes),

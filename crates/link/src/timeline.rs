@@ -26,6 +26,8 @@ pub(crate) struct Timeline {
     /// Free times before, in order; at most [`GAPS_MAX`].
     gaps: Vec<Gap>,
     busy_picos: u128,
+    /// Nothing will be reserved before this any more.
+    passed: Time,
     /// The shortest time that anything takes: a shorter gap is of no use to anybody.
     shortest_picos: u64,
 }
@@ -33,15 +35,18 @@ pub(crate) struct Timeline {
 impl Timeline {
     /// A free wire on which nothing takes less than `shortest_picos`.
     pub(crate) fn new(shortest_picos: u64) -> Timeline {
-        Timeline { free_from: Time::ZERO, gaps: Vec::with_capacity(GAPS_MAX + 1), busy_picos: 0, shortest_picos }
+        let gaps = Vec::with_capacity(GAPS_MAX + 1);
+        Timeline { free_from: Time::ZERO, gaps, busy_picos: 0, passed: Time::ZERO, shortest_picos }
     }
 
     /// When something that takes `picos` would start, not before `earliest`.
+    #[inline]
     pub(crate) fn first_fit(&self, earliest: Time, picos: u64) -> Time {
         self.fit(earliest, picos).map_or(self.free_from.max(earliest), |(_, start)| start)
     }
 
     /// Takes the first `picos` that are free from `earliest` on, and returns their start.
+    #[inline]
     pub(crate) fn reserve(&mut self, earliest: Time, picos: u64, planted: Planted) -> Time {
         self.busy_picos += u128::from(picos);
         if let Some((index, start)) = self.fit(earliest, picos) {
@@ -52,7 +57,7 @@ impl Timeline {
         }
         let start = self.free_from.max(earliest);
         let gap = Gap { start: self.free_from, end: start };
-        if self.is_useful(gap) {
+        if start > self.passed && self.is_useful(gap) {
             self.remember(self.gaps.len(), gap);
         }
         self.free_from = start.plus_picos(picos);
@@ -60,9 +65,11 @@ impl Timeline {
     }
 
     /// Forgets the gaps that lie before `now`: nothing will be reserved there any more.
+    #[inline]
     pub(crate) fn forget_before(&mut self, now: Time) {
-        let passed = self.gaps.iter().take_while(|gap| gap.end <= now).count();
-        if passed > 0 {
+        self.passed = now;
+        if self.gaps.first().is_some_and(|gap| gap.end <= now) {
+            let passed = self.gaps.partition_point(|gap| gap.end <= now);
             self.gaps.drain(..passed);
         }
     }
@@ -72,11 +79,21 @@ impl Timeline {
         self.busy_picos
     }
 
+    #[inline]
     fn fit(&self, earliest: Time, picos: u64) -> Option<(usize, Time)> {
-        self.gaps.iter().enumerate().find_map(|(index, gap)| {
+        // Most of what is sent comes after all gaps, or goes into the first.
+        let end_min = earliest.plus_picos(picos);
+        if self.gaps.last().is_none_or(|gap| gap.end < end_min) {
+            return None;
+        }
+        let first = if self.gaps[0].end >= end_min { 0 } else { self.gaps.partition_point(|gap| gap.end < end_min) };
+        for (index, gap) in self.gaps.iter().enumerate().skip(first) {
             let start = gap.start.max(earliest);
-            (start.plus_picos(picos) <= gap.end).then_some((index, start))
-        })
+            if start.plus_picos(picos) <= gap.end {
+                return Some((index, start));
+            }
+        }
+        None
     }
 
     /// Cuts a reservation out of a gap.

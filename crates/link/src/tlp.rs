@@ -49,6 +49,7 @@ pub(crate) struct Pieces {
 impl Iterator for Pieces {
     type Item = Piece;
 
+    #[inline]
     fn next(&mut self) -> Option<Piece> {
         if self.bytes == 0 {
             return None;
@@ -68,19 +69,53 @@ impl Iterator for Pieces {
     }
 }
 
+/// What lies between two such boundaries takes one packet, however they are configured.
+pub(crate) const LINE_BYTES: u64 = 64;
+
 impl Rules {
+    /// Whether a transaction is of whole dwords within one line: one packet, with all bytes enabled. Most are: doorbells,
+    /// commands, completions and interrupts.
+    #[inline]
+    pub(crate) fn is_in_line(address: u64, bytes: u32) -> bool {
+        let bytes = u64::from(bytes);
+        bytes > 0 && (address | bytes).is_multiple_of(4) && address % LINE_BYTES + bytes <= LINE_BYTES
+    }
+
+    /// As [`Rules::writes`] of what is in a line.
+    #[inline]
+    pub(crate) fn line_write(&self, address: u64, bytes: u32) -> Count {
+        let payload_bytes = u64::from(bytes);
+        Count { packets: 1, payload_bytes, wire_bytes: payload_bytes + self.memory_packet_bytes(address) }
+    }
+
+    /// As [`Rules::request`] for what is in a line.
+    #[inline]
+    pub(crate) fn line_request(&self, address: u64) -> Count {
+        Count { packets: 1, payload_bytes: 0, wire_bytes: self.memory_packet_bytes(address) }
+    }
+
+    /// As [`Rules::host_completions`] for what is in a line.
+    #[inline]
+    pub(crate) fn line_completion(&self, bytes: u32) -> Count {
+        let payload_bytes = u64::from(bytes);
+        Count { packets: 1, payload_bytes, wire_bytes: payload_bytes + self.packet_bytes() + SHORT_HEADER_BYTES }
+    }
+
     /// The pages of a transaction.
+    #[inline]
     pub(crate) fn pages(&self, address: u64, bytes: u32) -> Pieces {
         self.pieces(address, bytes, PAGE_BYTES)
     }
 
     /// The parts of a transaction whose read requests go out together: within a page, and no more than half of the
     /// tags, so that the next part is under way when this one is answered.
+    #[inline]
     pub(crate) fn request_runs(&self, address: u64, bytes: u32) -> Pieces {
         self.pieces(address, bytes, self.request_run_bytes)
     }
 
     /// Length is in dwords on the wire (Section 2.2.1): a range is as long as the dwords that it touches.
+    #[inline]
     fn pieces(&self, address: u64, bytes: u32, bytes_max: u32) -> Pieces {
         let offset = if self.planted.has(Bug::CountSingleBytes) { 0 } else { address % 4 };
         let end = offset + u64::from(bytes);
@@ -96,35 +131,41 @@ impl Rules {
     }
 
     /// The packets that ask for a piece.
+    #[inline]
     pub(crate) fn request(&self, piece: Piece) -> Count {
         let packets = self.packets(piece, self.config.max_read_request_bytes);
         Count { payload_bytes: 0, wire_bytes: packets.wire_bytes - packets.payload_bytes, ..packets }
     }
 
     /// The packets that carry a piece as posted writes.
+    #[inline]
     pub(crate) fn writes(&self, piece: Piece) -> Count {
         self.packets(piece, self.config.max_payload_bytes)
     }
 
     /// A piece in packets of at most `bytes_max`, a power of two, each with an address.
+    #[inline]
     fn packets(&self, piece: Piece, bytes_max: u32) -> Count {
-        let packets = u64::from(piece.bytes.div_ceil(1 << bytes_max.trailing_zeros()));
+        let packets = u64::from((piece.bytes + (bytes_max - 1)) >> bytes_max.trailing_zeros());
         let payload_bytes = u64::from(piece.bytes);
         let wire_bytes = payload_bytes + packets * self.memory_packet_bytes(piece.address);
         Count { packets, payload_bytes, wire_bytes: wire_bytes + self.byte_enable_bytes(piece, packets) }
     }
 
     /// The packets in which the host answers the requests for a piece.
+    #[inline]
     pub(crate) fn host_completions(&self, piece: Piece) -> Count {
         let config = &self.config;
         self.completions(piece, config.completion_bytes_max, config.read_completion_boundary_bytes)
     }
 
     /// The packets in which the device answers the requests for a piece.
+    #[inline]
     pub(crate) fn device_completions(&self, piece: Piece) -> Count {
         self.completions(piece, self.config.max_payload_bytes, DEVICE_COMPLETION_BOUNDARY_BYTES)
     }
 
+    #[inline]
     fn completions(&self, piece: Piece, bytes_max: u32, boundary: u32) -> Count {
         // Every request but the last is of full size, a multiple of any boundary: so all begin alike.
         let request = self.config.max_read_request_bytes;
@@ -151,12 +192,14 @@ impl Rules {
 
     /// What a packet with an address takes beside its payload. Addresses below 4 GiB must be sent as 32 bits
     /// (Section 2.2.4.1).
+    #[inline]
     fn memory_packet_bytes(&self, address: u64) -> u64 {
         let short = address <= u64::from(u32::MAX) && !self.planted.has(Bug::AlwaysLongHeaders);
         self.packet_bytes() + if short { SHORT_HEADER_BYTES } else { LONG_HEADER_BYTES }
     }
 
     /// What any packet takes beside header and payload. In flit mode the flit frames and protects.
+    #[inline]
     fn packet_bytes(&self) -> u64 {
         let framing = if self.flit_mode { 0 } else { FRAMING_BYTES };
         framing + if self.config.ecrc { ECRC_BYTES } else { 0 }
@@ -164,6 +207,7 @@ impl Rules {
 
     /// OHC-A1, which carries byte enables in flit mode where they are not all set (Section 2.2.5.2): in the first and
     /// the last packet of a piece, which may be one. Outside of flit mode they are in every header.
+    #[inline]
     fn byte_enable_bytes(&self, piece: Piece, packets: u64) -> u64 {
         if !self.flit_mode || self.planted.has(Bug::ForgetByteEnables) {
             return 0;
@@ -178,4 +222,56 @@ impl Rules {
 /// (Section 2.3.1.1). `bytes_max` is a whole number of boundaries, so the first falls short by `beyond`.
 fn completions_of(bytes: u32, beyond: u32, bytes_max: u32) -> u32 {
     if bytes <= bytes_max { 1 } else { 1 + (bytes - (bytes_max - beyond)).div_ceil(bytes_max) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{CxlFlit, LinkConfig};
+    use crate::planted::Planted;
+
+    /// Every place and length in two lines, at the start of a page and at the end of the first 4 GiB, in each mode.
+    #[test]
+    fn what_is_in_a_line_takes_what_it_takes_as_a_piece() {
+        for (generation, cxl_flit, ecrc) in [
+            (3, CxlFlit::None, false),
+            (4, CxlFlit::Bytes68, true),
+            (6, CxlFlit::None, false),
+            (6, CxlFlit::Bytes256, true),
+        ] {
+            let config = LinkConfig {
+                generation,
+                lanes: 4,
+                max_payload_bytes: 128,
+                max_read_request_bytes: 128,
+                read_completion_boundary_bytes: 64,
+                completion_bytes_max: 64,
+                ecrc,
+                ack_every_packets: 0,
+                update_fc_every_packets: 0,
+                read_tags: 1,
+                one_way_ns: 1,
+                host_read_ns: 1,
+                device_read_ns: 1,
+                cxl_flit,
+            };
+            let rules = Rules::new(&config, Planted::default());
+            let bases = [4 * LINE_BYTES, (1 << 32) - LINE_BYTES, u64::from(PAGE_BYTES) * 7 - LINE_BYTES];
+            for (base, offset, bytes) in bases
+                .into_iter()
+                .flat_map(|base| (0..128).flat_map(move |offset| (1..=65).map(move |bytes| (base, offset, bytes))))
+            {
+                let (address, context) = (base + offset, format!("{config:?}: {bytes} bytes at {base} + {offset}"));
+                let pieces: Vec<Piece> = rules.pages(address, bytes).collect();
+                if !Rules::is_in_line(address, bytes) {
+                    continue;
+                }
+                let [piece] = pieces[..] else { panic!("{context}: {pieces:?}") };
+                assert_eq!(rules.request_runs(address, bytes).collect::<Vec<_>>(), pieces, "{context}");
+                assert_eq!(rules.line_write(address, bytes), rules.writes(piece), "{context}");
+                assert_eq!(rules.line_request(address), rules.request(piece), "{context}");
+                assert_eq!(rules.line_completion(bytes), rules.host_completions(piece), "{context}");
+            }
+        }
+    }
 }

@@ -2,6 +2,8 @@
 
 use std::ops::{Add, AddAssign};
 
+use crate::flit::Placed;
+
 /// Which way something goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
@@ -164,11 +166,22 @@ impl Traffic {
         self.counts[direction as usize][kind as usize] += count;
     }
 
-    /// Moves wire bytes of a flit from its overhead to what fills it.
-    pub(crate) fn fill_flit(&mut self, direction: Direction, kind: Kind, wire_bytes: u64) {
+    /// Adds something, and the flits that were begun for it: what they have beside their content is overhead.
+    #[inline]
+    pub(crate) fn add_in_flits(
+        &mut self,
+        direction: Direction,
+        kind: Kind,
+        count: Count,
+        placed: Placed,
+        flit_bytes: u64,
+    ) {
+        debug_assert_eq!(count.wire_bytes, placed.filled_bytes, "all of it is in flits");
         let counts = &mut self.counts[direction as usize];
-        counts[Kind::Flit as usize].wire_bytes -= wire_bytes;
-        counts[kind as usize].wire_bytes += wire_bytes;
+        counts[kind as usize] += count;
+        let flits = &mut counts[Kind::Flit as usize];
+        flits.packets += placed.flits;
+        flits.wire_bytes = flits.wire_bytes + placed.flits * flit_bytes - placed.filled_bytes;
     }
 }
 

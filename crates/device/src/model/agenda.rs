@@ -1,10 +1,10 @@
 //! What is going to happen, in order.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
+use std::hint::select_unpredictable;
 
 /// What happens to a command or to a fill, by its number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// The command, or the message, is at the device.
     Arrived(u32),
@@ -24,10 +24,14 @@ pub(super) enum Event {
     CompactRead,
 }
 
-/// How many lanes there are: one for each kind of event.
-const LANES: usize = 8;
+/// How many lanes there are.
+const LANES: usize = 5;
+/// The heap's place behind the lanes.
+const HEAP: usize = LANES;
 
 impl Event {
+    /// The lane of its kind; reads of the flash end in no order.
+    #[inline]
     fn lane(self) -> usize {
         match self {
             Event::Arrived(_) => 0,
@@ -35,9 +39,7 @@ impl Event {
             Event::Fetched(_) => 2,
             Event::Ready(_) => 3,
             Event::Delivered(_) => 4,
-            Event::FillRead(_) => 5,
-            Event::Merge(_) => 6,
-            Event::CompactRead => 7,
+            Event::FillRead(_) | Event::Merge(_) | Event::CompactRead => HEAP,
         }
     }
 }
@@ -50,8 +52,8 @@ const NEVER: Key = Key::MAX;
 
 /// A queue of events by time, and among those of the same time by the order in which they were put in.
 ///
-/// Most events of one kind come in the order of their times: those wait in a lane of their kind, first in, first out.
-/// The others wait in a heap.
+/// Most events of a step of a command come in the order of their times: those wait in a lane, first in, first out. The
+/// others wait in a heap.
 #[derive(Debug)]
 pub(super) struct Agenda {
     lanes: [VecDeque<(Key, Event)>; LANES],
@@ -59,26 +61,26 @@ pub(super) struct Agenda {
     first: [Key; LANES + 1],
     /// The least of these, and whose it is.
     least: (Key, usize),
-    heap: BinaryHeap<Reverse<(Key, Event)>>,
+    heap: Heap,
     serial: u64,
 }
 
 impl Agenda {
     pub(super) fn new() -> Agenda {
         let lanes = std::array::from_fn(|_| VecDeque::new());
-        Agenda { lanes, first: [NEVER; LANES + 1], least: (NEVER, 0), heap: BinaryHeap::new(), serial: 0 }
+        Agenda { lanes, first: [NEVER; LANES + 1], least: (NEVER, 0), heap: Heap::default(), serial: 0 }
     }
 
     #[inline]
     pub(super) fn push(&mut self, at: u64, event: Event) {
         self.serial += 1;
         let (key, mut index) = (Key::from(at) << 64 | Key::from(self.serial), event.lane());
-        let lane = &mut self.lanes[index];
-        if lane.back().is_some_and(|(last, _)| *last > key) {
-            self.heap.push(Reverse((key, event)));
-            index = LANES;
-        } else {
-            lane.push_back((key, event));
+        match self.lanes.get_mut(index) {
+            Some(lane) if lane.back().is_none_or(|(last, _)| *last < key) => lane.push_back((key, event)),
+            _ => {
+                self.heap.push((key, event));
+                index = HEAP;
+            }
         }
         self.first[index] = self.first[index].min(key);
         if key < self.least.0 {
@@ -99,22 +101,76 @@ impl Agenda {
         if key == NEVER {
             return None;
         }
-        let taken = if index == LANES {
-            let taken = self.heap.pop().map(|Reverse((_, event))| event);
-            self.first[LANES] = self.heap.peek().map_or(NEVER, |Reverse((key, _))| *key);
-            taken
-        } else {
-            let taken = self.lanes[index].pop_front().map(|(_, event)| event);
-            self.first[index] = self.lanes[index].front().map_or(NEVER, |(key, _)| *key);
-            taken
+        let (taken, next) = match self.lanes.get_mut(index) {
+            Some(lane) => (lane.pop_front(), lane.front().map_or(NEVER, |(key, _)| *key)),
+            None => (self.heap.pop(), self.heap.first()),
         };
-        self.least = (self.first[0], 0);
-        for (index, key) in self.first.iter().enumerate().skip(1) {
-            if *key < self.least.0 {
-                self.least = (*key, index);
+        self.first[index] = next;
+        let [a, b, c, d, e, f] = self.first;
+        self.least = earlier(earlier(earlier((a, 0), (b, 1)), earlier((c, 2), (d, 3))), earlier((e, 4), (f, 5)));
+        taken.map(|(_, event)| event)
+    }
+}
+
+/// The earlier of two keys, with its place. Which it is cannot be predicted, so that no branch depends on it.
+#[inline]
+fn earlier(one: (Key, usize), other: (Key, usize)) -> (Key, usize) {
+    let is_other = other.0 < one.0;
+    (select_unpredictable(is_other, other.0, one.0), select_unpredictable(is_other, other.1, one.1))
+}
+
+/// Children of a node of the heap: half as many levels as with two, and those of one node lie together.
+const CHILDREN: usize = 4;
+
+/// A heap with the least key first.
+#[derive(Debug, Default)]
+struct Heap {
+    nodes: Vec<(Key, Event)>,
+}
+
+impl Heap {
+    #[inline]
+    fn first(&self) -> Key {
+        self.nodes.first().map_or(NEVER, |(key, _)| *key)
+    }
+
+    #[inline]
+    fn push(&mut self, node: (Key, Event)) {
+        let mut hole = self.nodes.len();
+        self.nodes.push(node);
+        while hole > 0 {
+            let parent = (hole - 1) / CHILDREN;
+            if self.nodes[parent].0 <= node.0 {
+                break;
             }
+            self.nodes[hole] = self.nodes[parent];
+            hole = parent;
         }
-        taken
+        self.nodes[hole] = node;
+    }
+
+    #[inline]
+    fn pop(&mut self) -> Option<(Key, Event)> {
+        let last = self.nodes.pop()?;
+        let Some(&first) = self.nodes.first() else { return Some(last) };
+        let mut hole = 0;
+        loop {
+            let from = hole * CHILDREN + 1;
+            let (key, least) = match self.nodes.get(from..) {
+                Some([a, b, c, d, ..]) => {
+                    earlier(earlier((a.0, from), (b.0, from + 1)), earlier((c.0, from + 2), (d.0, from + 3)))
+                }
+                Some(few) => (from..).zip(few).fold((NEVER, from), |least, (at, node)| earlier(least, (node.0, at))),
+                None => break,
+            };
+            if last.0 <= key {
+                break;
+            }
+            self.nodes[hole] = self.nodes[least];
+            hole = least;
+        }
+        self.nodes[hole] = last;
+        Some(first)
     }
 }
 

@@ -1,8 +1,8 @@
 //! What the model asks of the flash: reads, programs, flushes and trims, and the compaction of the write log.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
-use osier_cache::{ALL_LINES, Compaction, Presence};
+use osier_cache::{ALL_LINES, Compaction, PageMap, Presence};
 use osier_flash::page::{Completed, Done, Outcome as Asked, Refused, RequestId, Status};
 
 use super::agenda::Event;
@@ -92,7 +92,7 @@ pub(super) struct Below {
     asked: u64,
     taken: u64,
     /// Pages whose program the flash does not have, and how many of these each has.
-    pages: BTreeMap<u64, u32>,
+    pages: PageMap,
     parts: Slab<Part>,
     merges: Slab<Merge>,
     flushes: VecDeque<Flush>,
@@ -111,7 +111,7 @@ impl Below {
             queue: VecDeque::new(),
             asked: 0,
             taken: 0,
-            pages: BTreeMap::new(),
+            pages: PageMap::default(),
             parts: Slab::new(PARTS_MAX),
             merges: Slab::new(PARTS_MAX),
             flushes: VecDeque::new(),
@@ -144,21 +144,22 @@ impl Below {
     /// Whether bytes of a page are still to be handed to the flash: they are in the controller's memory.
     #[inline]
     pub(super) fn is_waiting(&self, page: u64) -> bool {
-        !self.pages.is_empty() && self.pages.contains_key(&page)
+        self.pages.get(page).is_some()
     }
 
     fn note(&mut self, program: &Program) {
         for page in program.first..program.first + u64::from(program.pages) {
-            *self.pages.entry(page).or_default() += 1;
+            if let Some(others) = self.pages.insert(page, 1) {
+                self.pages.insert(page, others + 1);
+            }
         }
     }
 
     fn forget(&mut self, program: &Program) {
         for page in program.first..program.first + u64::from(program.pages) {
-            let count = self.pages.get_mut(&page).expect("the page was noted");
-            *count -= 1;
-            if *count == 0 {
-                self.pages.remove(&page);
+            let count = self.pages.remove(page).expect("the page was noted");
+            if count > 1 {
+                self.pages.insert(page, count - 1);
             }
         }
     }

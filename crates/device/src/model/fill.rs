@@ -65,7 +65,8 @@ pub(super) struct Fills {
     begun: Vec<u32>,
     /// For what the prefetcher wants.
     pub wanted: Vec<u64>,
-    units_per_page: u64,
+    /// Logarithm of the units of a page of the flash, a power of two.
+    units_shift: u32,
     dram_read_ns: u64,
     dram_write_ns: u64,
     /// Time of a line's bytes.
@@ -85,7 +86,7 @@ impl Fills {
             queue: VecDeque::new(),
             begun: Vec::new(),
             wanted: Vec::new(),
-            units_per_page: u64::from(config.flash.shape.page_bytes) / PAGE_BYTES,
+            units_shift: (u64::from(config.flash.shape.page_bytes) / PAGE_BYTES).trailing_zeros(),
             dram_read_ns: cache.map_or(0, |cache| cache.dram.read_ns),
             dram_write_ns: cache.map_or(0, |cache| cache.dram.write_ns),
             line_picos: (LINE_BYTES * 1_000_000_000_000).div_ceil(rate),
@@ -174,8 +175,8 @@ impl Model {
 
     /// Starts the read of the first of several fills, with those after it that belong to it; says how many these are.
     fn start_read(&mut self, first: u32, begun: &[u32]) -> usize {
-        let filling = self.fills.table[first];
-        if !filling.reads || self.below.is_waiting(filling.page) {
+        let Filling { page, reads, .. } = self.fills.table[first];
+        if !reads || self.below.is_waiting(page) {
             // The bytes come with the request, or are still in the controller's memory.
             self.fill_read(first);
             return 1;
@@ -185,13 +186,13 @@ impl Model {
             return 1;
         }
         let room = (self.fills.running_max - self.fills.running) as usize;
-        let group = filling.page / self.fills.units_per_page;
+        let group = page >> self.fills.units_shift;
         let mut count = 1;
         while count < begun.len().min(room) {
             let next = &self.fills.table[begun[count]];
             let belongs = next.reads
-                && next.page == filling.page + count as u64
-                && next.page / self.fills.units_per_page == group
+                && next.page == page + count as u64
+                && next.page >> self.fills.units_shift == group
                 && !self.below.is_waiting(next.page);
             if !belongs {
                 break;
@@ -199,7 +200,7 @@ impl Model {
             self.fills.table[begun[count - 1]].next_of_run = begun[count];
             count += 1;
         }
-        self.read_run(first, filling.page, count as u32);
+        self.read_run(first, page, count as u32);
         count
     }
 

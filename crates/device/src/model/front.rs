@@ -12,7 +12,7 @@ use osier_link::{CxlFlit, CxlMessage, Due, Kind, Time, Transaction};
 use super::agenda::Event;
 use super::config::{DataTransfer, ModelConfig};
 use super::planted::Bug;
-use super::{Causes, Command, Completed, Met, Model, Op, Outcome};
+use super::{Causes, Command, Completed, Met, Model, Op, Outcome, PAGE_BYTES};
 
 /// Bytes of a line of the host's cache.
 pub(super) const LINE_BYTES: u64 = 64;
@@ -164,11 +164,8 @@ impl Model {
         }
         let slot = advance_slot(&mut self.front.submitted, self.front.queue.entries);
         let time = self.time();
-        let mut fetched = now;
         // The doorbell has rung already.
-        for transaction in self.front.queue.submit(slot, 1).skip(1) {
-            fetched = self.link.transfer(time, transaction).at.nanos_ceil();
-        }
+        let fetched = self.link.transfer(time, self.front.queue.fetch(slot)).at.nanos_ceil();
         let picos = match op {
             Op::Read => self.front.read_picos_per_byte,
             Op::Write => self.front.write_picos_per_byte,
@@ -200,10 +197,16 @@ impl Model {
     /// Moves the data of a command; says when it is where it was wanted.
     fn move_data(&mut self, transfer: Transfer, bytes: u32) -> u64 {
         let time = self.time();
+        let how = self.config.controller.data_transfer;
+        if (1..=PAGE_BYTES as u32).contains(&bytes) {
+            // One page, or one block: the command itself names it.
+            let bytes = if how == DataTransfer::PrpPage { PAGE_BYTES as u32 } else { bytes };
+            return self.link.transfer(time, transfer.data(HOST_BUFFER, bytes)).at.nanos_ceil();
+        }
         let mut at = time;
         let link = &mut self.link;
         let mut send = |transaction| at = at.max(link.transfer(time, transaction).at);
-        match self.config.controller.data_transfer {
+        match how {
             DataTransfer::Prp => nvme::prp(transfer, PrpUnit::Exact, HOST_BUFFER, bytes, PRP_LIST).for_each(&mut send),
             DataTransfer::PrpPage => {
                 nvme::prp(transfer, PrpUnit::Page, HOST_BUFFER, bytes, PRP_LIST).for_each(&mut send)
@@ -266,11 +269,9 @@ impl Model {
         }
         let slot = advance_slot(&mut self.front.answered, self.front.queue.entries);
         let time = self.time();
-        // The host frees the slot later.
-        for transaction in self.front.queue.complete(slot, true).take(2) {
-            at = at.max(self.link.transfer(time, transaction).at.nanos_ceil());
-        }
-        at
+        // The host frees the slot later. Posted writes keep their order: the interrupt is there last.
+        self.link.transfer(time, self.front.queue.completion(slot));
+        at.max(self.link.transfer(time, Transaction::interrupt()).at.nanos_ceil())
     }
 
     /// The answer is with the host.

@@ -217,7 +217,9 @@ impl Model {
     #[inline]
     pub fn poll(&mut self, now: Nanos, completed: &mut Vec<Completed>) {
         self.advance(now);
-        completed.extend(self.completed.drain(..));
+        while let Some(ended) = self.completed.pop_front() {
+            completed.push(ended);
+        }
     }
 
     /// When something may end by itself; `None` when nothing is under way. Work of the flash that no command waits for
@@ -233,6 +235,7 @@ impl Model {
     }
 
     /// Commands under way.
+    #[inline]
     #[must_use]
     pub fn under_way(&self) -> usize {
         self.jobs.len()

@@ -18,10 +18,12 @@ impl<T> Slab<T> {
         Slab { entries: Vec::new(), vacant: Vec::new(), max }
     }
 
+    #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.vacant.is_empty() && self.entries.len() as u64 >= u64::from(self.max)
     }
 
+    #[inline]
     pub(super) fn len(&self) -> usize {
         self.entries.len() - self.vacant.len()
     }

@@ -203,6 +203,7 @@ impl Array {
     }
 
     /// When something ends or begins by itself, if anything does.
+    #[inline]
     #[must_use]
     pub fn next_event(&self) -> Option<Nanos> {
         self.moments.peek().map(|&Reverse((at, ..))| Nanos(at))

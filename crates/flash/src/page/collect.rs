@@ -106,6 +106,13 @@ impl<M: PageMedia> PageFtl<M> {
             return Some((number, true));
         }
         let chosen = self.candidates.choose(&self.superblocks, &mut self.rng, self.next_life)?;
+        let is_full = |ftl: &Self, number: u32| ftl.superblocks[number as usize].valid == ftl.sizes.superblock_units;
+        // Where all candidates are full of what is valid, there is nothing to gain: without this, collection would go on
+        // for ever on an idle device that cannot have as much free as it should.
+        if is_full(self, chosen) && self.candidates.emptiest(&self.superblocks).is_none_or(|least| is_full(self, least))
+        {
+            return None;
+        }
         // Where space is tight, a victim without garbage would only move the trouble on.
         let is_tight = self.free_count() <= self.config.ftl.collection.free_min;
         let yields = self.sizes.superblock_units - self.superblocks[chosen as usize].valid >= self.sizes.slot_units;

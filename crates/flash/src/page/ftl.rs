@@ -292,13 +292,15 @@ impl<M: PageMedia> PageFtl<M> {
     }
 
     /// When something happens by itself, if anything does.
+    #[inline]
     #[must_use]
     pub fn next_event(&self) -> Option<Nanos> {
         if !self.completed.is_empty() {
             return Some(self.now);
         }
-        let later = self.later.peek().map(|Reverse(later)| later.at);
-        [self.array.next_event(), later].into_iter().flatten().min()
+        let array = self.array.next_event();
+        let Some(Reverse(later)) = self.later.peek() else { return array };
+        Some(array.map_or(later.at, |array| array.min(later.at)))
     }
 
     /// Power is lost: operations that have begun are torn, those that only waited leave no trace, and what

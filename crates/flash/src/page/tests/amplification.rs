@@ -3,6 +3,7 @@
 use super::common::*;
 use crate::Nanos;
 use crate::array::Shape;
+use crate::page::space::SuperblockState;
 use crate::page::*;
 use crate::rng::Rng;
 
@@ -55,5 +56,32 @@ fn fifo_cleaning_of_one_log_has_the_write_amplification_of_the_closed_form() {
         let (greedy, _) = simulate(VictimPolicy::Greedy, Streams::Shared, percent, 1);
         assert!((found / exact - 1.0).abs() < 0.02, "{percent}%: {found} against {exact}");
         assert!(greedy <= found, "{percent}%: greedy {greedy}, FIFO {found}");
+    }
+}
+
+/// More is to be free than there can be: every policy stops when no candidate has garbage left.
+#[test]
+fn idle_collection_ends_when_nothing_is_left_to_gain() {
+    for policy in [VictimPolicy::Greedy, VictimPolicy::Fifo, VictimPolicy::CostBenefit, VictimPolicy::Choices(3)] {
+        let logical = 36;
+        let mut ftl_params = params(logical);
+        ftl_params.collection.policy = policy;
+        ftl_params.collection.free_background = 8;
+        let mut ftl = PageFtl::new(&config(ONE_DIE, ftl_params), 1).unwrap();
+        let (mut now, mut rng) = (Nanos::ZERO, Rng::new(1));
+        for write_number in 0..400 {
+            let lpn = if write_number < logical { write_number } else { rng.below(logical) };
+            write(&mut ftl, &mut now, lpn, 0);
+        }
+        let mut events = 0;
+        while let Some(at) = ftl.next_event() {
+            ftl.advance(at);
+            events += 1;
+            assert!(events < 10_000, "{policy:?} goes on for ever");
+        }
+        let closed = ftl.superblocks.iter().filter(|superblock| superblock.state == SuperblockState::Closed);
+        let garbage: u32 = closed.map(|superblock| ftl.sizes.superblock_units - superblock.valid).sum();
+        assert_eq!(garbage, 0, "{policy:?} stopped too early");
+        ftl.audit().unwrap();
     }
 }
