@@ -78,7 +78,7 @@ impl Home {
     fn used() -> Home {
         let home = Home::new();
         // A write buffer that is soon full, so that most of what is stored is on the media alone.
-        let (profile, _) = home.expect(0, &["device", "profiles", "cxl-ssd"]);
+        let (profile, _) = home.expect(0, &["device", "profiles", "wio"]);
         let small = profile.replace("bytes = 67108864", "bytes = 1048576");
         assert_ne!(small, profile);
         let path = home.0.join("small.toml");

@@ -119,7 +119,7 @@ fn wrong_input_is_refused_by_name_and_leaves_nothing() {
         (&["--capacity", "0"], "multiple of 4096"),
         (&["--capacity", "8192TiB"], "holds at most"),
         (&["--pmr", "4096"], "persistent memory region"),
-        (&["--profile", "toaster"], "cxl-ssd"),
+        (&["--profile", "toaster"], "wio"),
         (&["--profile", &no_profile], "line 3"),
         (&["--profile", "./absent.toml"], "absent.toml"),
         (&["--media", "tape"], "`tape` is no kind of media"),
@@ -253,7 +253,7 @@ fn every_built_in_profile_makes_a_sound_device_and_prints_itself() {
 #[test]
 fn a_reader_that_closes_early_is_no_error() {
     let home = Home::with_device();
-    let script = format!("{} device profiles cxl-ssd | true", env!("CARGO_BIN_EXE_osier"));
+    let script = format!("{} device profiles wio | true", env!("CARGO_BIN_EXE_osier"));
     let mut shell = Command::new("/bin/sh");
     let script = format!("set -e; {script}; exit 0");
     let output = shell.arg("-c").arg(script).env("OSIER_HOME", home.home()).output().unwrap();

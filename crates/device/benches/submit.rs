@@ -58,7 +58,7 @@ impl Run {
 fn main() {
     for blocks in [1, 4, 16] {
         // No throttling: the pace of the core is measured, not that of the model.
-        let mut profile = Profile::built_in("cxl-ssd").expect("a built-in profile is valid");
+        let mut profile = Profile::built_in("wio").expect("a built-in profile is valid");
         profile.throttle.clear();
         let buffer = NoBytes { len: profile.write_buffer.bytes };
         let params = DeviceParams { with_data: false, ..DeviceParams::new(&profile, BLOCKS) };

@@ -27,12 +27,22 @@ pub use overrides::parse_override;
 use crate::model::{BlockCommands, ControllerConfig, DataTransfer, Dram, ModelCache, ModelConfig, ModelError};
 
 /// Names and texts of the built-in profiles.
-const BUILT_IN: [(&str, &str); 4] = [
-    ("cylon", include_str!("../../../profiles/cylon.toml")),
-    ("cxl-ssd", include_str!("../../../profiles/cxl-ssd.toml")),
+const BUILT_IN: [(&str, &str); 10] = [
+    ("wio", include_str!("../../../profiles/wio.toml")),
     ("smartssd", include_str!("../../../profiles/smartssd.toml")),
     ("scaleflux", include_str!("../../../profiles/scaleflux.toml")),
+    ("cylon", include_str!("../../../profiles/cylon.toml")),
+    ("cmm-h", include_str!("../../../profiles/cmm-h.toml")),
+    ("dockerssd", include_str!("../../../profiles/dockerssd.toml")),
+    ("cosmos-openssd", include_str!("../../../profiles/cosmos-openssd.toml")),
+    ("willow-pcm", include_str!("../../../profiles/willow-pcm.toml")),
+    ("z-nand", include_str!("../../../profiles/z-nand.toml")),
+    ("tlc-datacentre", include_str!("../../../profiles/tlc-datacentre.toml")),
 ];
+
+/// Built-in profiles whose cores run software, so that they and not the write path limit stages on the device.
+#[cfg(test)]
+pub(crate) const SOFTWARE_CORES: [&str; 3] = ["dockerssd", "cosmos-openssd", "willow-pcm"];
 
 /// Most throttle steps a profile may have.
 pub const THROTTLE_STEPS_MAX: usize = 16;
@@ -484,9 +494,7 @@ pub enum ProfileError {
         reason: String,
     },
     /// No built-in profile has that name.
-    #[error(
-        "no built-in profile is called {name:?}; choose one of cylon, cxl-ssd, smartssd, scaleflux, or give the path of a file"
-    )]
+    #[error("no built-in profile is called {name:?}; choose one of {}, or give the path of a file", BUILT_IN.map(|(known, _)| known).join(", "))]
     UnknownName {
         /// The name asked for.
         name: String,

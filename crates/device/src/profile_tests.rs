@@ -18,7 +18,7 @@ fn every_built_in_profile_parses_under_its_own_name() {
         assert_eq!(profile.thermal.time_scale, 1);
     }
     let error = Profile::built_in("optane").expect_err("no such profile");
-    assert!(error.to_string().contains("cxl-ssd"), "{error}");
+    assert!(error.to_string().contains("wio"), "{error}");
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn impossible_values_are_refused_with_key_line_and_reason() {
 
 #[test]
 fn a_small_device_gets_a_small_array_of_the_same_shape() {
-    let profile = Profile::built_in("cxl-ssd").expect("valid");
+    let profile = Profile::built_in("wio").expect("valid");
     let small = profile.geometry_for((1 << 30) / 4096);
     assert!((16..=20).contains(&small.blocks_per_plane), "{small:?}");
     let params = profile.ftl_params(true, false);
@@ -234,7 +234,7 @@ fn a_small_device_gets_a_small_array_of_the_same_shape() {
 
 #[test]
 fn scaling_multiplies_up_and_leaves_latencies_alone() {
-    let profile = Profile::built_in("cxl-ssd").expect("valid");
+    let profile = Profile::built_in("wio").expect("valid");
     let scaled = profile.scaled(10, 5).scaled(2, 3);
     assert_eq!(scaled.scale, Scale { rate_divisor: 20, thermal_time: 15 });
     assert_eq!(scaled.thermal.time_scale, 15);
@@ -263,6 +263,7 @@ fn the_documentation_has_every_key() {
 fn the_documented_steady_states_are_those_of_the_profiles() {
     use crate::predict::Placement;
     let documentation = include_str!("../../../docs/profiles.md");
+    let mut missing = String::new();
     for name in Profile::built_in_names() {
         let profile = Profile::built_in(name).expect("valid");
         for (placement, word) in [(Placement::Host, "host"), (Placement::Device, "device")] {
@@ -277,7 +278,55 @@ fn the_documented_steady_states_are_those_of_the_profiles() {
                 state.write_bytes_per_second / 1_000_000_000,
                 state.write_bytes_per_second % 1_000_000_000 / 10_000_000,
             );
-            assert!(documentation.contains(&row), "docs/profiles.md lacks the row\n{row}");
+            if !documentation.contains(&row) {
+                missing = missing + &row + "\n";
+            }
+        }
+    }
+    assert!(missing.is_empty(), "docs/profiles.md lacks the rows\n{missing}");
+}
+
+/// Every built-in profile is a device: a small one, full, takes ten thousand random reads and writes, loads and stores,
+/// and answers each of them, later than it was asked and without an error.
+#[test]
+fn every_built_in_profile_serves_ten_thousand_random_requests() {
+    use crate::model::{Command, Model, Op, Outcome};
+    use osier_flash::{Nanos, page::FillPattern};
+    const REQUESTS: u64 = 10_000;
+    for name in Profile::built_in_names() {
+        let config = Profile::built_in(name).expect("valid").model(Some(16 << 30)).expect("a small device");
+        let mut model = Model::new(&config, 1).expect("a model");
+        model.precondition(1000, FillPattern::Sequential, 1).expect("a full device");
+        let (mut now, mut random, mut done) = (Nanos::ZERO, 1_u64, Vec::new());
+        let mut answered = 0;
+        for id in 0..REQUESTS {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let (op, bytes) = [(Op::Read, 4096), (Op::Write, 4096), (Op::Load, 64), (Op::Store, 64)][(id % 4) as usize];
+            let address = (random >> 16) % (model.capacity_bytes() / 4096) * 4096;
+            model.submit(now, Command { id, op, address, bytes, tenant: 0 }).expect("there is room for one");
+            while done.is_empty() {
+                now = model.next_event().expect("a request ends");
+                model.poll(now, &mut done);
+            }
+            for end in done.drain(..) {
+                assert_eq!((end.id, end.outcome), (id, Outcome::Ok), "{name}");
+                // Posted stores of a window take no time of the host.
+                assert!(end.at >= end.arrived, "{name}: {end:?}");
+                answered += 1;
+            }
+        }
+        assert_eq!(answered, REQUESTS, "{name}");
+        let flash = model.stats().flash;
+        assert!(now > Nanos::ZERO, "{name}: {flash:?}");
+    }
+}
+
+#[test]
+fn every_calibration_names_its_figure() {
+    for name in Profile::built_in_names() {
+        for one in Profile::built_in(name).expect("valid").calibration {
+            assert!(!one.parameter.is_empty(), "{name}: {one:?}");
+            assert!(one.figure.contains(|letter: char| letter.is_ascii_digit()), "{name}: {one:?} has no figure");
         }
     }
 }
@@ -370,7 +419,7 @@ fn single_keys_can_be_set() {
 #[test]
 fn the_derived_link_is_near_what_was_measured() {
     for (name, rate, nanos) in
-        [("cxl-ssd", 22_000_000_000_u64, 750), ("smartssd", 3_500_000_000, 9_000), ("scaleflux", 3_500_000_000, 9_000)]
+        [("wio", 22_000_000_000_u64, 750), ("smartssd", 3_500_000_000, 9_000), ("scaleflux", 3_500_000_000, 9_000)]
     {
         let path = Profile::built_in(name).expect("valid").link_path();
         assert!(path.bytes_per_second.abs_diff(rate) * 100 <= rate * 8, "{name}: {path:?}");

@@ -86,7 +86,7 @@ fn bars() -> Chart {
     let mut bars = BarChart::new("Sustained throughput", axis, vec!["device-fixed".to_owned(), "adaptive".to_owned()]);
     bars.groups.push(BarGroup::new("smartssd", vec![0.95e9, 1.88e9]));
     bars.groups.push(BarGroup::new("scaleflux", vec![1.1e9, 2.6e9]));
-    bars.groups.push(BarGroup::new("cxl-ssd", vec![2.1e9, 3.3e9]));
+    bars.groups.push(BarGroup::new("wio", vec![2.1e9, 3.3e9]));
     bars.into()
 }
 

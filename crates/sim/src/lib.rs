@@ -22,6 +22,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cmm_h;
 pub mod cylon;
 pub mod fault;
 mod host;

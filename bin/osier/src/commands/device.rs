@@ -16,7 +16,7 @@ use crate::profiles;
 use crate::units::{format_bytes, parse_bytes};
 
 /// What a new device is when neither the command line nor the configuration says.
-const PROFILE_DEFAULT: &str = "cxl-ssd";
+const PROFILE_DEFAULT: &str = "wio";
 const CAPACITY_DEFAULT: &str = "1GiB";
 const MEDIA_DEFAULT: &str = "file";
 
@@ -42,7 +42,7 @@ pub enum DeviceCommand {
 pub struct CreateArgs {
     /// The device's name, or with a `/` in it the path of its image
     device: String,
-    /// A built-in profile, or the path of a profile file [default: cxl-ssd]
+    /// A built-in profile, or the path of a profile file [default: wio]
     #[arg(long, short, value_name = "NAME|FILE")]
     profile: Option<String>,
     /// The capacity that programs see [default: 1GiB]

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
+use osier_sim::cmm_h::{self, CmmHError, CmmHParams, CmmHReport};
 use osier_sim::cylon::{self, CylonError, CylonParams, CylonReport};
 use osier_sim::thermal::{self, ThermalParams};
 
@@ -19,6 +20,8 @@ pub enum ExpCommand {
     Thermal(ThermalArgs),
     /// Hit ratios of eviction policies and of next-N prefetching in a CXL SSD's cache (Cylon, Table 3 and Figure 10)
     CylonEviction(CylonArgs),
+    /// Bandwidth and latency of a CXL memory with flash behind DRAM, measured and modelled (Samsung CMM-H, as in Cylon)
+    CmmH(CmmHArgs),
 }
 
 /// `osier exp thermal`
@@ -52,6 +55,23 @@ pub struct CylonArgs {
     out: PathBuf,
 }
 
+/// `osier exp cmm-h`
+#[derive(Debug, Args)]
+pub struct CmmHArgs {
+    /// Divide the capacity, the cache and the working sets by this power of two, 1024 at most
+    #[arg(long, default_value_t = cmm_h::SCALE_MAX, value_name = "N")]
+    scale: u32,
+    /// Draws what is random in the device and in the workload
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Threads [default: one a processor]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=workers::JOBS_MAX as i64))]
+    jobs: Option<u16>,
+    /// Where the CSV, the SVG and the HTML page go
+    #[arg(long, default_value = "osier-cmm-h", value_name = "DIR")]
+    out: PathBuf,
+}
+
 /// Does what was asked.
 ///
 /// # Errors
@@ -60,6 +80,7 @@ pub fn run(command: &ExpCommand, context: &Context) -> Result<Exit> {
     match command {
         ExpCommand::Thermal(args) => thermal(args, context),
         ExpCommand::CylonEviction(args) => cylon_eviction(args, context),
+        ExpCommand::CmmH(args) => cmm_h(args, context),
     }
 }
 
@@ -124,6 +145,37 @@ fn cylon_eviction(args: &CylonArgs, context: &Context) -> Result<Exit> {
         output::print_json(&report.to_json())?;
     } else {
         let tables = [report.eviction_table().to_text(), report.prefetch_table().to_text(), report.provenance_text()];
+        output::print(&format!("{}\nwritten to {}\n", tables.join("\n"), args.out.display()))?;
+    }
+    Ok(Exit::Ok)
+}
+
+fn cmm_h(args: &CmmHArgs, context: &Context) -> Result<Exit> {
+    let params = CmmHParams { scale: args.scale, seed: args.seed };
+    params.check().map_err(|error| Failure::new(Exit::BadInput, error.to_string()))?;
+    make_directory(&args.out)?;
+    let stop = signals::stop_flag()?;
+    let jobs = args.jobs.map_or_else(workers::processors, usize::from);
+    let cases = cmm_h::cases();
+    let mut outcomes = Vec::with_capacity(cases.len());
+    let work = |case: &cmm_h::Case| cmm_h::run_case(&params, *case);
+    let ended = workers::run(jobs, &stop, &cases, work, |_, outcome: Result<cmm_h::Outcome, CmmHError>| {
+        let outcome = outcome?;
+        eprintln!("osier: {} ({} of {})", outcome.case.label(), outcomes.len() + 1, cases.len());
+        outcomes.push(outcome);
+        Ok(())
+    })?;
+    if ended == Ended::Stopped {
+        let text = format!("interrupted after {} of {} runs; nothing was written", outcomes.len(), cases.len());
+        return Err(Failure::new(Exit::Failure, text).into());
+    }
+    let report = CmmHReport::new(params, &outcomes);
+    let page = report.to_report().to_html();
+    write_files(&args.out, [("cmm-h.csv", report.to_csv()), ("cmm-h.svg", report.to_svg()), ("cmm-h.html", page)])?;
+    if context.json {
+        output::print_json(&report.to_json())?;
+    } else {
+        let tables = [report.bandwidth_table().to_text(), report.latency_table().to_text(), report.provenance_text()];
         output::print(&format!("{}\nwritten to {}\n", tables.join("\n"), args.out.display()))?;
     }
     Ok(Exit::Ok)

@@ -197,9 +197,9 @@ fn hot(text: &str) -> String {
 impl Bench<'_> {
     fn run(&self, case: &Case) -> Result<(Vec<MoveTimes>, JobReport), Failure> {
         let image = tempfile::tempdir_in(self.home)?.path().join("device");
-        let text = Profile::built_in_text("cxl-ssd").ok_or("the profile cxl-ssd is built in")?;
+        let text = Profile::built_in_text("wio").ok_or("the profile wio is built in")?;
         let text = if case.throttled { hot(text) } else { text.to_owned() };
-        let mut spec = CreateSpec::new(&image, "cxl-ssd", &text, 256 << 20);
+        let mut spec = CreateSpec::new(&image, "wio", &text, 256 << 20);
         spec.media = case.media.clone();
         spec.pipelines = (pipeline(case.actor), "the benchmark's pipeline".to_owned(), self.home.to_owned());
         std::fs::create_dir_all(image.parent().ok_or("an image has a parent")?)?;

@@ -135,8 +135,8 @@ pub const CASES: &[Case] = &[
     Case { label: "SmartSSD, on the device", profile: "smartssd", policy: "pinned-device" },
     Case { label: "SmartSSD, adaptive", profile: "smartssd", policy: "wio" },
     Case { label: "ScaleFlux, on the device", profile: "scaleflux", policy: "pinned-device" },
-    Case { label: "CXL SSD, on the device", profile: "cxl-ssd", policy: "pinned-device" },
-    Case { label: "CXL SSD, adaptive", profile: "cxl-ssd", policy: "wio" },
+    Case { label: "CXL SSD, on the device", profile: "wio", policy: "pinned-device" },
+    Case { label: "CXL SSD, adaptive", profile: "wio", policy: "wio" },
 ];
 
 /// One point of a series: what happened in the time up to it.

@@ -83,7 +83,7 @@ impl World {
         let mut rng = Rng::new(seed);
         let owners: Vec<Side> = (0..ACTORS).map(|_| if rng.one_in(2) { Side::Host } else { Side::Device }).collect();
         let domain = |side| Domain::new(side, plan(), &owners, &[0; STREAMS_MAX]);
-        let profile = Profile::built_in("cxl-ssd").expect("a built-in profile");
+        let profile = Profile::built_in("wio").expect("a built-in profile");
         let geometry = Geometry {
             channels: 2,
             dies_per_channel: 2,
