@@ -20,8 +20,9 @@
 //! - a set has always a frame whose page can leave, or one that is filling, draining or free;
 //! - a page that left dirty cannot come in again before it is drained.
 //!
-//! Memory: 33 bytes and a bit a frame (16 of the table, 8 of the page's number, 8 of the order of arrival, 1 of flags, 1 bit for what drains) and
-//! 20 a set, besides the policy's, which each policy states; 33 bytes a frame more once something is prefetched.
+//! Memory: 33 bytes and a bit a frame (16 of the table, 8 of the page's number, 8 of the order of arrival, 1 of flags,
+//! the bit for what drains) and 20 a set, besides the policy's, which each policy states; 33 bytes a frame more once
+//! something is prefetched, and at most 64 for each of the most pages that ever drained together.
 
 mod audit;
 mod commands;

@@ -73,8 +73,8 @@ impl Iterator for Pieces {
 pub(crate) const LINE_BYTES: u64 = 64;
 
 impl Rules {
-    /// Whether a transaction is of whole dwords within one line: one packet, with all bytes enabled. Most are: doorbells,
-    /// commands, completions and interrupts.
+    /// Whether a transaction is of whole dwords within one line: one packet, with all bytes enabled. Most are:
+    /// doorbells, commands, completions and interrupts.
     #[inline]
     pub(crate) fn is_in_line(address: u64, bytes: u32) -> bool {
         let bytes = u64::from(bytes);

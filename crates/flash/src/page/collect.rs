@@ -107,8 +107,8 @@ impl<M: PageMedia> PageFtl<M> {
         }
         let chosen = self.candidates.choose(&self.superblocks, &mut self.rng, self.next_life)?;
         let is_full = |ftl: &Self, number: u32| ftl.superblocks[number as usize].valid == ftl.sizes.superblock_units;
-        // Where all candidates are full of what is valid, there is nothing to gain: without this, collection would go on
-        // for ever on an idle device that cannot have as much free as it should.
+        // Where all candidates are full of what is valid, there is nothing to gain: an idle device that cannot have as
+        // much free as it should would be collected for ever.
         if is_full(self, chosen) && self.candidates.emptiest(&self.superblocks).is_none_or(|least| is_full(self, least))
         {
             return None;
