@@ -1,8 +1,8 @@
 //! Samsung's CMM-H, calibrated: what Cylon's authors measured on it, beside the profile `cmm-h`.
 //!
-//! Two measurements are carried in `experiments/data/cmm-h.csv`: the bandwidth of loads over working sets of 2 to 128 GB
-//! (Intel MLC; the cache has 48), and the latencies of a pointer chase by four threads over 16 GB (MIO). The model runs
-//! both at a fraction of the capacity: cache and working sets shrink alike, threads and queues do not.
+//! Two measurements are carried in `experiments/data/cmm-h.csv`: the bandwidth of loads over working sets of 2 to 128
+//! GB (Intel MLC; the cache has 48), and the latencies of a pointer chase by four threads over 16 GB (MIO). The model
+//! runs both at a fraction of the capacity: cache and working sets shrink alike, threads and queues do not.
 //!
 //! The profile was fitted to some of these points; [`CALIBRATED`] says to which. The others follow.
 
@@ -29,11 +29,11 @@ const LATENCY_SERIES: &str = "cmm-h pointer-chase latency 4 threads working set 
 
 /// Largest scale: with less capacity than that, the flash has too few blocks.
 pub const SCALE_MAX: u32 = 1024;
-/// The scale of the pointer chase, if not a smaller one is asked for: it costs no more than at a larger one, and the pages
-/// that miss do not crowd the cache.
+/// The scale of the pointer chase, if not a smaller one is asked for: it costs no more than at a larger one, and the
+/// pages that miss do not crowd the cache.
 const CHASE_SCALE: u32 = 64;
-/// Eviction policies that are shown beside the profile's, where the working set is larger than the part of the cache that
-/// holds it: Cylon, section 2, has LRU; LIFO keeps most of a loop.
+/// Eviction policies that are shown beside the profile's, where the working set is larger than the part of the cache
+/// that holds it: Cylon, section 2, has LRU; LIFO keeps most of a loop.
 pub const ALTERNATIVES: [&str; 2] = ["lru", "lifo"];
 /// The alternatives are run from this share of the cache on, in hundredths.
 const ALTERNATIVES_FROM: u64 = 67;
@@ -64,8 +64,8 @@ const LINES_PER_PAGE: u64 = PAGE_BYTES / LINE_BYTES;
 /// What to simulate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CmmHParams {
-    /// Capacity, cache and working sets are divided by this power of two, at most [`SCALE_MAX`]; those of the pointer chase
-    /// by no more than 64.
+    /// Capacity, cache and working sets are divided by this power of two, at most [`SCALE_MAX`]; those of the pointer
+    /// chase by no more than 64.
     pub scale: u32,
     /// Draws what is random.
     pub seed: u64,

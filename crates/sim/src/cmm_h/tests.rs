@@ -56,7 +56,8 @@ fn in_the_cache_the_bandwidth_is_that_of_littles_law() {
     assert!(outcome.bytes_per_second.abs_diff(expected) * 50 <= expected, "{outcome:?}");
 }
 
-/// A defect that the residual has to show: the whole cache serves the working set, so that nothing drops before its size.
+/// A defect that the residual has to show: the whole cache serves the working set, so that nothing drops before its
+/// size.
 #[test]
 fn a_cache_without_its_reserve_does_not_drop_where_the_device_does() {
     let text = Profile::built_in_text(PROFILE).unwrap();
