@@ -241,7 +241,7 @@ fn every_built_in_profile_makes_a_sound_device_and_prints_itself() {
     let (out, _) = home.expect(0, &["device", "profiles", "--json"]);
     let names: Vec<String> =
         json(&out).as_array().unwrap().iter().map(|p| p["name"].as_str().unwrap().to_owned()).collect();
-    assert_eq!(names.len(), 3);
+    assert_eq!(names.len(), 10);
     for name in names {
         home.expect(0, &["device", "create", &name, "--profile", &name, "--capacity", "64MiB", "--pmr", "1MiB"]);
         home.expect(0, &["device", "check", &name]);
