@@ -528,8 +528,8 @@ fn a_request_that_is_lost_between_the_domains_is_named_and_ends_the_run() {
     assert_eq!(out.status.code(), Some(6), "{said}");
     assert!(said.contains("neither domain has it") && said.contains("does not end"), "{said}");
     assert!(said.contains("request ") && said.contains(" of stream "), "{said}");
-    // The next start takes them up, also if it is to write over less. A write that never came to the core, and that later
-    // ones of its stream overtook, cannot be done any more: it fails, and says so; nothing else is amiss.
+    // The next start takes them up, also if it is to write over less. A write that never came to the core, and that
+    // later ones of its stream overtook, cannot be done any more: it fails, and says so; nothing else is amiss.
     let after = home.osier(&["--json", "soak", "d", "--requests", "100", "--groups", "20"]);
     let (found, said): (Value, String) = (serde_json::from_slice(&after.stdout).unwrap(), text(&after.stderr));
     let tally = &found["tally"];

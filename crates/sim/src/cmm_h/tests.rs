@@ -40,8 +40,8 @@ fn the_model_is_within_an_eighth_of_the_measured_bandwidths() {
     for row in report.latency_rows().iter().filter(|row| row.role == Role::Calibrated) {
         assert!(row.difference_permille().abs() <= 20, "{row:?}{text}");
     }
-    // LRU keeps nothing of a loop that is larger than what it has to hold it, so that its bandwidth does not fall any more
-    // with the working set. The measured one falls by a quarter.
+    // LRU keeps nothing of a loop that is larger than what it has to hold it, so that its bandwidth does not fall any
+    // more with the working set. The measured one falls by a quarter.
     let [second, last] = [5, 6].map(|point| report.outcome_of(point, "lru"));
     assert!(last >= second, "{second} and {last}{text}");
 }
