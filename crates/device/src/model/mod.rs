@@ -16,7 +16,7 @@
 //!   the flash has it;
 //! - programs are handed to the flash in the order in which they were asked for;
 //! - time never runs backwards, and what is due at an instant is done before what arrives at it;
-//! - the causes of a command's latency add up to it exactly, which is checked when it ends.
+//! - the causes of a command's latency add up to it exactly, which `tests/model.rs` checks of every command.
 
 pub mod command;
 pub mod config;
