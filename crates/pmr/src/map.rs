@@ -230,12 +230,25 @@ fn reserve_by_writing(file: &File, bytes: u64, on: &str) -> Result<()> {
     Ok(())
 }
 
-/// Takes the writer's lock of a region: a file lock on a description of its own, which the kernel drops
-/// when the process ends. Nothing when another holds it.
+/// The writer's lock of a region: a file lock on a description of its own, which the kernel drops when the
+/// process ends.
+#[derive(Debug)]
+pub(crate) struct WriterLock(File);
+
+impl Drop for WriterLock {
+    fn drop(&mut self) {
+        // Closing alone is not enough: a process that another thread is just starting holds a copy of the
+        // descriptor from its fork to its exec, and with it the lock. An error leaves it to the closing.
+        // SAFETY: a plain call on an owned descriptor.
+        unsafe { libc::flock(self.0.as_raw_fd(), libc::LOCK_UN) };
+    }
+}
+
+/// Takes the writer's lock of a region. Nothing when another holds it.
 ///
 /// The descriptor that was passed to the domains cannot carry the lock: all its copies share one
 /// description and would all hold it.
-pub(crate) fn lock_writer(fd: BorrowedFd<'_>, on: &str) -> Result<Option<File>> {
+pub(crate) fn lock_writer(fd: BorrowedFd<'_>, on: &str) -> Result<Option<WriterLock>> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let file = File::options().read(true).write(true).open(path).map_err(|source| PmrError::Io {
         what: "open anew",
@@ -244,7 +257,7 @@ pub(crate) fn lock_writer(fd: BorrowedFd<'_>, on: &str) -> Result<Option<File>> 
     })?;
     // SAFETY: a plain call on an owned descriptor.
     if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
-        return Ok(Some(file));
+        return Ok(Some(WriterLock(file)));
     }
     match io::Error::last_os_error() {
         source if source.kind() == io::ErrorKind::WouldBlock => Ok(None),
@@ -264,4 +277,21 @@ pub(crate) fn is_in_memory(fd: BorrowedFd<'_>, on: &str) -> Result<bool> {
         return Err(PmrError::last_os("ask for the file system of", on));
     }
     Ok([libc::TMPFS_MAGIC, RAMFS_MAGIC, libc::HUGETLBFS_MAGIC].contains(&stat.f_type))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_copy_of_the_writers_descriptor_does_not_keep_the_lock() {
+        let file = tempfile::tempfile().unwrap();
+        let lock = lock_writer(file.as_fd(), "region").unwrap().unwrap();
+        assert!(lock_writer(file.as_fd(), "region").unwrap().is_none());
+        let held_by_a_starting_process = lock.0.try_clone().unwrap();
+        drop(lock);
+        assert!(lock_writer(file.as_fd(), "region").unwrap().is_some());
+        drop(held_by_a_starting_process);
+    }
 }

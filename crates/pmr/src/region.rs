@@ -14,7 +14,7 @@ use crate::layout::{
     REGION_BYTES_MAX, REGION_BYTES_MIN, SERIAL_OFFSET, Side, TABLE_ENTRIES, WATERMARK_OFFSET, region_bytes_allowed,
     watermark_encode,
 };
-use crate::map::{self, Mapping};
+use crate::map::{self, Mapping, WriterLock};
 use crate::object::Object;
 use crate::table::{Finding, Medium, Refusal, Table, Words};
 use std::fs::File;
@@ -71,7 +71,7 @@ pub(crate) struct Shared {
     header: Header,
     anonymous: bool,
     /// The lock of the table's writer, taken at the first change.
-    writer: Mutex<Option<File>>,
+    writer: Mutex<Option<WriterLock>>,
 }
 
 impl Region {
@@ -281,7 +281,7 @@ impl Region {
     }
 
     /// Becomes the table's writer, if need be, and keeps other threads out while the guard lives.
-    fn claim(&self) -> Result<MutexGuard<'_, Option<File>>> {
+    fn claim(&self) -> Result<MutexGuard<'_, Option<WriterLock>>> {
         // A thread that panicked in a change left the old table or the new one, as a killed process does.
         let mut guard = self.shared.writer.lock().unwrap_or_else(PoisonError::into_inner);
         if guard.is_none() {
