@@ -11,7 +11,7 @@ use super::*;
 const PAGE_SEEDS: u64 = 5_000;
 const EXTENT_SEEDS: u64 = 400;
 /// Seeds within which a planted bug must be found.
-const SEEDS_PLANTED: u64 = 2_000;
+const SEEDS_PLANTED: u64 = 10_000;
 
 fn run_all(model: Model, seeds: Range<u64>) -> Counts {
     let mut all = Counts::new();
