@@ -1,8 +1,8 @@
 //! What becomes of a process that touches a page which somebody cut off the region's file.
 //!
-//! The kernel sends it SIGBUS, whose default is to kill it without a word. A look at the file's length before each
-//! touch would not help: it can be cut in between. So a process that has something to say about it leaves its last words
-//! here, and the handler says them. It calls nothing but what POSIX allows in a handler: `fstat`, `write`, `_exit`.
+//! The kernel sends it SIGBUS, which kills it without a word. To look at the file's length before each touch
+//! would not help: it can be cut in between. So a process that has something to say leaves its last words here, and the
+//! handler says them. It calls nothing but what POSIX allows in a handler: `fstat`, `write`, `_exit`.
 
 use crate::error::{PmrError, Result};
 use crate::region::Region;
