@@ -7,7 +7,7 @@
 
 use osier_flash::Nanos;
 use osier_link::nvme::{self, PrpUnit, QueuePair, Transfer};
-use osier_link::{CxlFlit, CxlMessage, Due, Kind, Time, Transaction};
+use osier_link::{CxlFlit, CxlMessage, Kind, Link, Prepared, Time, Transaction};
 
 use super::agenda::Event;
 use super::config::{DataTransfer, ModelConfig};
@@ -45,14 +45,50 @@ pub(super) struct Job {
     pub met: Met,
 }
 
+/// What commands send over and over, with its packets counted once: the slots of a queue are all aligned alike.
+#[derive(Debug)]
+struct Shapes {
+    submission_doorbell: Prepared,
+    completion_doorbell: Prepared,
+    fetch: Prepared,
+    completion: Prepared,
+    interrupt: Prepared,
+    load_request: Prepared,
+    load_answer: Prepared,
+    store: Prepared,
+    partial_store: Prepared,
+    store_answer: Prepared,
+    /// The data of the latest command of at most a page, by [`Transfer`], with its bytes.
+    data: [(u32, Prepared); 2],
+}
+
+impl Shapes {
+    fn new(link: &Link, entries: u32) -> Shapes {
+        let queue = QueuePair { submissions: SUBMISSIONS, completions: COMPLETIONS, doorbells: DOORBELLS, entries };
+        let message = |message| link.prepare(Transaction::cxl(message));
+        let page = PAGE_BYTES as u32;
+        let data = |transfer: Transfer| (page, link.prepare(transfer.data(HOST_BUFFER, page)));
+        Shapes {
+            submission_doorbell: link.prepare(Transaction::doorbell(DOORBELLS)),
+            completion_doorbell: link.prepare(Transaction::doorbell(DOORBELLS + 4)),
+            fetch: link.prepare(queue.fetch(0)),
+            completion: link.prepare(queue.completion(0)),
+            interrupt: link.prepare(Transaction::interrupt()),
+            load_request: message(CxlMessage::Request),
+            load_answer: message(CxlMessage::ReadData),
+            store: message(CxlMessage::WriteData),
+            partial_store: message(CxlMessage::PartialWriteData),
+            store_answer: message(CxlMessage::WriteDone),
+            data: [Transfer::HostToController, Transfer::ControllerToHost].map(data),
+        }
+    }
+}
+
 /// State of this side.
 #[derive(Debug)]
 pub(super) struct Front {
-    queue: QueuePair,
+    shapes: Shapes,
     has_cxl: bool,
-    /// Entries used of each queue so far.
-    submitted: u32,
-    answered: u32,
     /// When the controller has worked off what it has.
     controller_free_at: u64,
     read_picos_per_byte: u64,
@@ -60,26 +96,17 @@ pub(super) struct Front {
 }
 
 impl Front {
-    pub(super) fn new(config: &ModelConfig) -> Front {
+    pub(super) fn new(config: &ModelConfig, link: &Link) -> Front {
         let controller = &config.controller;
         let picos = |rate: u64| 1_000_000_000_000_u64.div_ceil(rate.max(1));
-        let entries = controller.queue_entries;
         Front {
-            queue: QueuePair { submissions: SUBMISSIONS, completions: COMPLETIONS, doorbells: DOORBELLS, entries },
+            shapes: Shapes::new(link, controller.queue_entries),
             has_cxl: config.link.cxl_flit != CxlFlit::None,
-            submitted: 0,
-            answered: 0,
             controller_free_at: 0,
             read_picos_per_byte: picos(controller.read_bytes_per_second),
             write_picos_per_byte: picos(controller.write_bytes_per_second),
         }
     }
-}
-
-fn advance_slot(slot: &mut u32, entries: u32) -> u32 {
-    let taken = *slot;
-    *slot = if taken + 1 == entries { 0 } else { taken + 1 };
-    taken
 }
 
 /// The lines that an access touches: their number, and how many of them whole.
@@ -99,11 +126,12 @@ impl Model {
     pub(super) fn send(&mut self, command: Command) {
         let end = command.address.checked_add(command.bytes.into());
         let fits = command.op == Op::Flush || end.is_some_and(|end| end <= self.capacity_bytes());
-        let time = self.time();
-        let due = match command.op {
-            Op::Load => self.ask(time, &command),
-            Op::Store => self.store(time, &command),
-            Op::Read | Op::Write | Op::Trim | Op::Flush => self.link.transfer(time, Transaction::doorbell(DOORBELLS)),
+        let at = match command.op {
+            Op::Load => self.ask(&command),
+            Op::Store => self.store(&command),
+            Op::Read | Op::Write | Op::Trim | Op::Flush => {
+                self.link.begin(self.now.0, &self.front.shapes.submission_doorbell)
+            }
         };
         self.counts.commands[command.op as usize] += 1;
         let job = self.jobs.insert(Job {
@@ -118,32 +146,37 @@ impl Model {
             outcome: if fits { Outcome::Ok } else { Outcome::OutOfRange },
             met: Met::Nothing,
         });
-        self.agenda.push(due.at.nanos_ceil(), Event::Arrived(job));
+        self.agenda.push(at, Event::Arrived(job));
     }
 
-    fn ask(&mut self, time: Time, command: &Command) -> Due {
-        if !self.front.has_cxl {
-            return self.link.ask_device(time, Kind::Register, WINDOW + command.address % WINDOW, command.bytes);
-        }
-        let mut due = Due { sent: time, at: time };
-        for _ in 0..lines(command.address, command.bytes).0 {
-            due = self.link.transfer(time, Transaction::cxl(CxlMessage::Request));
-        }
-        due
-    }
-
-    fn store(&mut self, time: Time, command: &Command) -> Due {
+    fn ask(&mut self, command: &Command) -> u64 {
         if !self.front.has_cxl {
             let address = WINDOW + command.address % WINDOW;
-            return self.link.transfer(time, Transaction::register_write(address, command.bytes));
+            return self.link.ask_device(self.time(), Kind::Register, address, command.bytes).at.nanos_ceil();
         }
-        let mut due = Due { sent: time, at: time };
+        let mut at = self.now.0;
+        for _ in 0..lines(command.address, command.bytes).0 {
+            at = self.link.begin(self.now.0, &self.front.shapes.load_request);
+        }
+        at
+    }
+
+    fn store(&mut self, command: &Command) -> u64 {
+        if !self.front.has_cxl {
+            let address = WINDOW + command.address % WINDOW;
+            return self.transfer(Transaction::register_write(address, command.bytes));
+        }
+        let mut at = self.now.0;
         let (touched, whole) = lines(command.address, command.bytes);
         for line in 0..touched {
-            let message = if line < whole { CxlMessage::WriteData } else { CxlMessage::PartialWriteData };
-            due = self.link.transfer(time, Transaction::cxl(message));
+            let shapes = &self.front.shapes;
+            at = self.link.begin(self.now.0, if line < whole { &shapes.store } else { &shapes.partial_store });
         }
-        due
+        at
+    }
+
+    fn transfer(&mut self, transaction: Transaction) -> u64 {
+        self.link.transfer(self.time(), transaction).at.nanos_ceil()
     }
 
     /// The command, or the message, is at the device.
@@ -162,10 +195,8 @@ impl Model {
             }
             Op::Read | Op::Write | Op::Trim | Op::Flush => {}
         }
-        let slot = advance_slot(&mut self.front.submitted, self.front.queue.entries);
-        let time = self.time();
         // The doorbell has rung already.
-        let fetched = self.link.transfer(time, self.front.queue.fetch(slot)).at.nanos_ceil();
+        let fetched = self.link.begin(now, &self.front.shapes.fetch);
         let picos = match op {
             Op::Read => self.front.read_picos_per_byte,
             Op::Write => self.front.write_picos_per_byte,
@@ -196,15 +227,18 @@ impl Model {
 
     /// Moves the data of a command; says when it is where it was wanted.
     fn move_data(&mut self, transfer: Transfer, bytes: u32) -> u64 {
-        let time = self.time();
         let how = self.config.controller.data_transfer;
         if (1..=PAGE_BYTES as u32).contains(&bytes) {
             // One page, or one block: the command itself names it.
             let bytes = if how == DataTransfer::PrpPage { PAGE_BYTES as u32 } else { bytes };
-            return self.link.transfer(time, transfer.data(HOST_BUFFER, bytes)).at.nanos_ceil();
+            let latest = &mut self.front.shapes.data[transfer as usize];
+            if latest.0 != bytes {
+                *latest = (bytes, self.link.prepare(transfer.data(HOST_BUFFER, bytes)));
+            }
+            return self.link.begin(self.now.0, &latest.1);
         }
+        let (time, link) = (self.time(), &mut self.link);
         let mut at = time;
-        let link = &mut self.link;
         let mut send = |transaction| at = at.max(link.transfer(time, transaction).at);
         match how {
             DataTransfer::Prp => nvme::prp(transfer, PrpUnit::Exact, HOST_BUFFER, bytes, PRP_LIST).for_each(&mut send),
@@ -234,28 +268,26 @@ impl Model {
     }
 
     fn answer_load(&mut self, command: &Command) -> u64 {
-        let time = self.time();
         if !self.front.has_cxl {
             let address = WINDOW + command.address % WINDOW;
-            return self.link.answer_host(time, Kind::Register, address, command.bytes).at.nanos_ceil();
+            return self.link.answer_host(self.time(), Kind::Register, address, command.bytes).at.nanos_ceil();
         }
-        let mut at = time;
+        let mut at = self.now.0;
         for _ in 0..lines(command.address, command.bytes).0 {
-            at = self.link.transfer(time, Transaction::cxl(CxlMessage::ReadData)).at;
+            at = self.link.begin(self.now.0, &self.front.shapes.load_answer);
         }
-        at.nanos_ceil()
+        at
     }
 
     /// Writes through a window are posted: nothing answers them.
     fn answer_store(&mut self, command: &Command) -> u64 {
-        let time = self.time();
-        let mut at = time;
+        let mut at = self.now.0;
         if self.front.has_cxl {
             for _ in 0..lines(command.address, command.bytes).0 {
-                at = self.link.transfer(time, Transaction::cxl(CxlMessage::WriteDone)).at;
+                at = self.link.begin(self.now.0, &self.front.shapes.store_answer);
             }
         }
-        at.nanos_ceil()
+        at
     }
 
     /// A read's data, the completion, and its interrupt, which is the last to arrive: posted writes keep their order.
@@ -267,11 +299,9 @@ impl Model {
         if self.has_bug(Bug::CompletionWithoutLink) {
             return at;
         }
-        let slot = advance_slot(&mut self.front.answered, self.front.queue.entries);
-        let time = self.time();
         // The host frees the slot later. Posted writes keep their order: the interrupt is there last.
-        self.link.transfer(time, self.front.queue.completion(slot));
-        at.max(self.link.transfer(time, Transaction::interrupt()).at.nanos_ceil())
+        self.link.begin(self.now.0, &self.front.shapes.completion);
+        at.max(self.link.begin(self.now.0, &self.front.shapes.interrupt))
     }
 
     /// The answer is with the host.
@@ -279,11 +309,10 @@ impl Model {
         let Job { command, arrived, causes, outcome, met, .. } = self.jobs[job];
         debug_assert_eq!(causes.total(), self.now.0 - arrived.0, "causes of {command:?}: {causes:?}");
         if !matches!(command.op, Op::Load | Op::Store) {
-            let time = self.time();
-            self.link.transfer(time, Transaction::doorbell(DOORBELLS + 4));
+            self.link.begin(self.now.0, &self.front.shapes.completion_doorbell);
         }
         self.jobs.remove(job);
-        self.completed.push_back(Completed { id: command.id, arrived, at: self.now, outcome, met, causes });
+        self.completed.push(Completed { id: command.id, arrived, at: self.now, outcome, met, causes });
     }
 
     /// A part of a command ends, or will: of several the last counts.

@@ -118,7 +118,7 @@ pub struct Model {
     blocked: VecDeque<Blocked>,
     /// Whether something happened that what is blocked may have waited for.
     retry: bool,
-    completed: VecDeque<Completed>,
+    completed: Vec<Completed>,
     counts: Counts,
     bug: Option<Bug>,
 }
@@ -153,19 +153,20 @@ impl Model {
     ) -> Result<Model, ModelError> {
         config.validate()?;
         let frames = cache.as_ref().map_or(0, |cache| cache.shape().frames());
+        let link = Link::new(&config.link)?;
         Ok(Model {
             now: Nanos::ZERO,
             ftl: PageFtl::new(&config.flash, seed)?,
-            link: Link::new(&config.link)?,
             cache,
             jobs: Slab::new(config.controller.queue_entries),
             agenda: Agenda::new(),
-            front: Front::new(config),
+            front: Front::new(config, &link),
+            link,
             fills: Fills::new(config, frames),
             below: Below::new(),
             blocked: VecDeque::new(),
             retry: false,
-            completed: VecDeque::new(),
+            completed: Vec::new(),
             counts: Counts::default(),
             bug: None,
             config: config.clone(),
@@ -217,9 +218,20 @@ impl Model {
     #[inline]
     pub fn poll(&mut self, now: Nanos, completed: &mut Vec<Completed>) {
         self.advance(now);
-        while let Some(ended) = self.completed.pop_front() {
-            completed.push(ended);
+        if completed.is_empty() {
+            std::mem::swap(&mut self.completed, completed);
+        } else {
+            completed.append(&mut self.completed);
         }
+    }
+
+    /// Moves time on to the next end of a command, but not beyond `until`, and adds what has ended to `completed`, as
+    /// polling at every event up to there would. Says what time it is then.
+    pub fn poll_next(&mut self, until: Nanos, completed: &mut Vec<Completed>) -> Nanos {
+        while self.completed.is_empty() && self.step(until.0) {}
+        let now = if self.completed.is_empty() { until } else { self.now };
+        self.poll(now, completed);
+        self.now
     }
 
     /// When something may end by itself; `None` when nothing is under way. Work of the flash that no command waits for
@@ -227,7 +239,7 @@ impl Model {
     #[inline]
     #[must_use]
     pub fn next_event(&self) -> Option<Nanos> {
-        if let Some(ended) = self.completed.front() {
+        if let Some(ended) = self.completed.first() {
             return Some(ended.at);
         }
         let at = self.agenda.next_at().min(self.next_below());
@@ -243,22 +255,28 @@ impl Model {
 
     #[inline]
     fn advance(&mut self, now: Nanos) {
-        loop {
-            let (own, below) = (self.agenda.next_at(), self.next_below());
-            if own.min(below) > now.0 {
-                break;
-            }
-            self.now = self.now.max(Nanos(own.min(below)));
-            if below <= own {
-                self.take_from_flash();
-            } else if let Some(event) = self.agenda.pop() {
-                self.happen(event);
-            }
-            if self.retry {
-                self.retry_blocked();
-            }
-        }
+        while self.step(now.0) {}
         self.now = self.now.max(now);
+    }
+
+    /// Does what is next, if it is due at `until`.
+    #[inline]
+    fn step(&mut self, until: u64) -> bool {
+        let (own, below) = (self.agenda.next_at(), self.next_below());
+        let at = own.min(below);
+        if at > until {
+            return false;
+        }
+        self.now = self.now.max(Nanos(at));
+        if below <= own {
+            self.take_from_flash();
+        } else if let Some(event) = self.agenda.pop() {
+            self.happen(event);
+        }
+        if self.retry {
+            self.retry_blocked();
+        }
+        true
     }
 
     #[inline]
