@@ -31,18 +31,19 @@ const WINDOW: u64 = 1 << 45;
 pub(super) struct Job {
     pub command: Command,
     pub arrived: Nanos,
-    /// What is known of its causes: everything up to `mark`.
-    pub causes: Causes,
-    pub mark: u64,
+    /// Time of the link and of the controller before its pages were begun.
+    pub link_ns: u64,
+    pub controller_ns: u64,
     /// When its pages were begun.
     pub start: u64,
+    /// The latest end of a part.
+    pub end: u64,
     /// Parts of it that are not done.
     pub left: u32,
-    /// The latest end of a part, and where the time from `start` to it went.
-    pub end: u64,
-    pub end_causes: Causes,
     pub outcome: Outcome,
     pub met: Met,
+    /// Where the time from `start` to `end` went; of an answered command, all of its time.
+    pub causes: Causes,
 }
 
 /// What commands send over and over, with its packets counted once: the slots of a queue are all aligned alike.
@@ -137,12 +138,12 @@ impl Model {
         let job = self.jobs.insert(Job {
             command,
             arrived: self.now,
-            causes: Causes::default(),
-            mark: self.now.0,
+            link_ns: 0,
+            controller_ns: 0,
             start: 0,
-            left: 0,
             end: 0,
-            end_causes: Causes::default(),
+            left: 0,
+            causes: Causes::default(),
             outcome: if fits { Outcome::Ok } else { Outcome::OutOfRange },
             met: Met::Nothing,
         });
@@ -184,12 +185,12 @@ impl Model {
         let now = self.now.0;
         let Command { op, bytes, .. } = self.jobs[job].command;
         let state = &mut self.jobs[job];
-        state.causes.link += now - state.mark;
+        state.link_ns = now - state.arrived.0;
         match op {
             Op::Store => return self.begin_pages(job),
             Op::Load => {
                 let answers_ns = self.config.link.device_read_ns;
-                state.causes.controller += answers_ns;
+                state.controller_ns = answers_ns;
                 self.agenda.push(now + answers_ns, Event::Handled(job));
                 return;
             }
@@ -207,8 +208,8 @@ impl Model {
         self.front.controller_free_at = end;
         self.counts.controller_busy_ns += work_ns;
         let state = &mut self.jobs[job];
-        state.causes.link += fetched - now;
-        state.causes.controller += end - fetched;
+        state.link_ns += fetched - now;
+        state.controller_ns = end - fetched;
         self.agenda.push(end, Event::Handled(job));
     }
 
@@ -221,7 +222,7 @@ impl Model {
             _ => return self.begin_pages(job),
         };
         let at = self.move_data(Transfer::HostToController, wanted);
-        self.jobs[job].causes.link += at - self.now.0;
+        self.jobs[job].link_ns += at - self.now.0;
         self.agenda.push(at, Event::Fetched(job));
     }
 
@@ -253,7 +254,7 @@ impl Model {
     /// All pages of a command are done.
     pub(super) fn answer(&mut self, job: u32) {
         let now = self.now.0;
-        let Job { command, end_causes, outcome, .. } = self.jobs[job];
+        let Job { command, outcome, .. } = self.jobs[job];
         let at = match command.op {
             Op::Load => self.answer_load(&command),
             Op::Store => self.answer_store(&command),
@@ -262,8 +263,9 @@ impl Model {
             }
         };
         let state = &mut self.jobs[job];
-        state.causes += end_causes;
-        state.causes.link += at - now;
+        // No part of a command takes time of these two.
+        state.causes.link = state.link_ns + (at - now);
+        state.causes.controller = state.controller_ns;
         self.agenda.push(at, Event::Delivered(job));
     }
 
@@ -322,8 +324,15 @@ impl Model {
         debug_assert_eq!(causes.total(), at - state.start, "{causes:?} of a part of {:?}", state.command);
         if at > state.end {
             state.end = at;
-            state.end_causes = *causes;
+            state.causes = *causes;
         }
+        self.part_over(job);
+    }
+
+    /// One part less is left; after the last the command goes on when the latest has ended.
+    #[inline]
+    pub(super) fn part_over(&mut self, job: u32) {
+        let state = &mut self.jobs[job];
         state.left -= 1;
         if state.left == 0 {
             let end = state.end;
