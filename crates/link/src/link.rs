@@ -97,6 +97,14 @@ enum Parts {
     Other(Access),
 }
 
+/// Transactions that are begun together ([`Link::prepare_all`]).
+#[derive(Clone, Debug)]
+pub struct PreparedAll {
+    each: Box<[Prepared]>,
+    /// Posted writes in flits: which way, and the packets of all.
+    whole: Option<(Direction, Burst)>,
+}
+
 /// Packets that are sent together, and what they take where they join no flit that is open.
 #[derive(Clone, Copy, Debug)]
 struct Burst {
@@ -237,7 +245,54 @@ impl Link {
             Parts::ReadHost { asked, answer } => self.read_with_tags(now, kind, asked, answer),
             Parts::Other(access) => self.access(now, kind, *access),
         };
-        self.epoch_ns.saturating_add(over.at.saturating_add(999) / 1000)
+        self.nanos_ceil(over.at)
+    }
+
+    /// Prepares transactions that are begun together. Posted writes of one direction follow each other without a gap, so
+    /// that in flits all of them are as one.
+    #[must_use]
+    pub fn prepare_all(&self, transactions: &[Transaction]) -> PreparedAll {
+        let each: Vec<Prepared> = transactions.iter().map(|transaction| self.prepare(*transaction)).collect();
+        let mut count = Count::default();
+        let mut towards = None;
+        let are_writes = each.iter().all(|prepared| match &prepared.parts {
+            Parts::Write { direction, burst } => {
+                count += burst.count;
+                *towards.get_or_insert(*direction) == *direction
+            }
+            _ => false,
+        });
+        let together = are_writes && self.rules.flit_mode;
+        let whole = towards.filter(|_| together).map(|direction| (direction, self.burst(count)));
+        PreparedAll { each: each.into(), whole }
+    }
+
+    /// Begins transactions in their order, as [`Link::begin`] would one after the other: the end of the last.
+    ///
+    /// # Panics
+    /// As [`Link::transfer`].
+    pub fn begin_all(&mut self, now_ns: u64, all: &PreparedAll) -> u64 {
+        if let Some((direction, whole)) = &all.whole
+            && self.wires[*direction as usize].timeline.has_no_gap()
+        {
+            let now = self.move_to(now_ns);
+            for prepared in &all.each {
+                if let Parts::Write { burst, .. } = &prepared.parts {
+                    self.traffic.add(*direction, prepared.kind, &burst.count);
+                }
+            }
+            let from = now.max(self.wires[*direction as usize].posted_at);
+            let sent = self.fill_flits(*direction, from, whole);
+            self.wires[*direction as usize].posted_at = sent.saturating_sub(self.rules.flit_picos);
+            return self.nanos_ceil(self.one_way(sent).at);
+        }
+        all.each.iter().fold(now_ns, |_, prepared| self.begin(now_ns, prepared))
+    }
+
+    /// In whole nanoseconds since the beginning of time, rounded up.
+    #[inline]
+    fn nanos_ceil(&self, at: u64) -> u64 {
+        self.epoch_ns.saturating_add(at.saturating_add(999) / 1000)
     }
 
     fn access(&mut self, now: u64, kind: Kind, access: Access) -> Over {
@@ -307,10 +362,11 @@ impl Link {
         self.now
     }
 
-    /// What is kept of times is put right for an epoch at `epoch_ns`. Nothing begins before the present any more, so
-    /// that all times before it are alike.
+    /// What is kept of times is put right for an epoch just before `now_ns`. Nothing begins before that any more, so that
+    /// all times before it are alike; and none of them may become the present.
     #[cold]
-    fn move_epoch(&mut self, epoch_ns: u64) {
+    fn move_epoch(&mut self, now_ns: u64) {
+        let epoch_ns = now_ns - 1;
         let picos = (epoch_ns - self.epoch_ns).saturating_mul(1000);
         self.epoch_ns = epoch_ns;
         let times = self.wires.iter_mut().flat_map(|wire| {
@@ -523,6 +579,11 @@ impl Link {
     #[inline(always)]
     fn put_in_flits(&mut self, direction: Direction, from: u64, kind: Kind, burst: &Burst) -> u64 {
         self.traffic.add(direction, kind, &burst.count);
+        self.fill_flits(direction, from, burst)
+    }
+
+    #[inline(always)]
+    fn fill_flits(&mut self, direction: Direction, from: u64, burst: &Burst) -> u64 {
         let (rules, wire) = (&self.rules, &mut self.wires[direction as usize]);
         if wire.packets.has_room() && (!self.timed || may_join(wire, from, rules)) {
             return self.join_flit(direction, from, burst.count.wire_bytes);

@@ -44,6 +44,12 @@ impl Timeline {
         self.fit(earliest, picos).map_or(self.free_from.max(earliest), |(_, start)| start)
     }
 
+    /// Whether everything is reserved behind all others.
+    #[inline]
+    pub(crate) fn has_no_gap(&self) -> bool {
+        self.gaps.is_empty()
+    }
+
     /// Takes the first `picos` that are free from `earliest` on, and returns their start. Nothing will be asked for
     /// before `now` any more.
     #[inline]

@@ -34,6 +34,8 @@ const DAY_SHIFT: u32 = 7;
 const DAYS: usize = 64 * 64;
 /// No node.
 const NONE: u32 = u32::MAX;
+/// A day that never comes: the last one that 64 bits of nanoseconds have is far before it.
+const NEVER: u64 = u64::MAX;
 
 /// An event, its time, and its serial number among all, in which order those of the same time happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,29 +68,48 @@ pub(super) struct Agenda {
     today: u64,
     /// Those of the year that begins tomorrow.
     year: Year,
-    /// Those of later years.
+    /// Those of later years, and the first day of these.
     far: BinaryHeap<Reverse<Entry>>,
+    far_day: u64,
     serial: u64,
 }
 
 impl Agenda {
     pub(super) fn new() -> Agenda {
-        Agenda { near: Vec::new(), first: 0, today: 0, year: Year::new(), far: BinaryHeap::new(), serial: 0 }
+        Agenda {
+            near: Vec::new(),
+            first: 0,
+            today: 0,
+            year: Year::new(),
+            far: BinaryHeap::new(),
+            far_day: NEVER,
+            serial: 0,
+        }
     }
 
     #[inline]
     pub(super) fn push(&mut self, at: u64, event: Event) {
         self.serial += 1;
         let entry = Entry { at, serial: self.serial, event };
-        if self.near.is_empty() {
-            self.today = entry.day();
-        }
-        if entry.day() <= self.today {
+        let days = entry.day().saturating_sub(self.today);
+        if days == 0 {
             self.put_near(entry);
-        } else if entry.day() - self.today < DAYS as u64 {
+        } else if days < DAYS as u64 && !self.near.is_empty() {
             self.year.put(entry);
         } else {
+            self.push_apart(entry);
+        }
+    }
+
+    /// An event of a later year, or the only one.
+    #[cold]
+    fn push_apart(&mut self, entry: Entry) {
+        if self.near.is_empty() {
+            self.today = entry.day();
+            self.near.push(entry);
+        } else {
             self.far.push(Reverse(entry));
+            self.far_day = self.far_day.min(entry.day());
         }
     }
 
@@ -127,18 +148,42 @@ impl Agenda {
     #[inline]
     fn turn_page(&mut self) {
         let next = self.year.next_day(self.today);
-        let far = self.far.peek().map(|Reverse(entry)| entry.day());
-        let Some(day) = next.into_iter().chain(far).min() else { return };
-        self.today = day;
-        if next == Some(day) {
-            self.year.take(day, &mut self.near);
+        if self.far_day <= next {
+            return self.turn_page_to_far(next);
         }
-        while let Some(Reverse(entry)) = self.far.peek().copied().filter(|Reverse(entry)| entry.day() == day) {
-            self.far.pop();
-            self.near.push(entry);
+        self.today = next;
+        self.year.take(next, &mut self.near);
+        self.sort_near();
+    }
+
+    /// The same where an event of that day was more than a year away when it was put in, or where there is none at all.
+    #[cold]
+    fn turn_page_to_far(&mut self, next: u64) {
+        if self.far_day == NEVER {
+            return;
         }
-        if self.near.len() > 1 {
-            self.near.sort_unstable();
+        self.today = self.far_day;
+        if next == self.today {
+            self.year.take(next, &mut self.near);
+        }
+        while self.far_day == self.today {
+            self.near.extend(self.far.pop().map(|Reverse(entry)| entry));
+            self.far_day = self.far.peek().map_or(NEVER, |Reverse(entry)| entry.day());
+        }
+        self.sort_near();
+    }
+
+    #[inline]
+    fn sort_near(&mut self) {
+        match &mut self.near[..] {
+            [_] => {}
+            // Lists are in the order opposite to that of their coming.
+            [one, other] => {
+                if other.is_before(one) {
+                    std::mem::swap(one, other);
+                }
+            }
+            more => more.sort_unstable(),
         }
     }
 }
@@ -176,23 +221,23 @@ impl Year {
         self.summary |= 1 << (day / 64);
     }
 
-    /// The next day after `today` that has an event, if any day of this year has.
+    /// The next day after `today` that has an event, or [`NEVER`].
     #[inline]
-    fn next_day(&self, today: u64) -> Option<u64> {
-        if self.summary == 0 {
-            return None;
-        }
+    fn next_day(&self, today: u64) -> u64 {
         let from = (today + 1) as usize % DAYS;
         let rest = self.words[from / 64] >> (from % 64);
         if rest != 0 {
-            return Some(today + 1 + u64::from(rest.trailing_zeros()));
+            return today + 1 + u64::from(rest.trailing_zeros());
+        }
+        if self.summary == 0 {
+            return NEVER;
         }
         // The words behind it, round to its own first part.
         let words = (from / 64 + 1) % 64;
         let ahead = self.summary.rotate_right(words as u32).trailing_zeros() as usize;
         let word = (words + ahead) % 64;
         let day = word * 64 + self.words[word].trailing_zeros() as usize;
-        Some(today + 1 + ((day + DAYS - from) % DAYS) as u64)
+        today + 1 + ((day + DAYS - from) % DAYS) as u64
     }
 
     /// Moves the events of a day to `near`, in no order.

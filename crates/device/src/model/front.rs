@@ -7,7 +7,7 @@
 
 use osier_flash::Nanos;
 use osier_link::nvme::{self, PrpUnit, QueuePair, Transfer};
-use osier_link::{CxlFlit, CxlMessage, Kind, Link, Prepared, Time, Transaction};
+use osier_link::{CxlFlit, CxlMessage, Kind, Link, Prepared, PreparedAll, Time, Transaction};
 
 use super::agenda::Event;
 use super::config::{DataTransfer, ModelConfig};
@@ -52,36 +52,46 @@ struct Shapes {
     submission_doorbell: Prepared,
     completion_doorbell: Prepared,
     fetch: Prepared,
-    completion: Prepared,
-    interrupt: Prepared,
+    /// The completion, and its interrupt, which is the last to arrive: posted writes keep their order.
+    completion: PreparedAll,
     load_request: Prepared,
     load_answer: Prepared,
     store: Prepared,
     partial_store: Prepared,
     store_answer: Prepared,
-    /// The data of the latest command of at most a page, by [`Transfer`], with its bytes.
-    data: [(u32, Prepared); 2],
+    /// The data of the latest write of at most a page; of the latest such read, with its completion. With their bytes.
+    write_data: (u32, Prepared),
+    read_data: (u32, PreparedAll),
+    completion_entry: Transaction,
 }
 
 impl Shapes {
     fn new(link: &Link, entries: u32) -> Shapes {
         let queue = QueuePair { submissions: SUBMISSIONS, completions: COMPLETIONS, doorbells: DOORBELLS, entries };
         let message = |message| link.prepare(Transaction::cxl(message));
-        let page = PAGE_BYTES as u32;
-        let data = |transfer: Transfer| (page, link.prepare(transfer.data(HOST_BUFFER, page)));
+        let (page, entry) = (PAGE_BYTES as u32, queue.completion(0));
         Shapes {
             submission_doorbell: link.prepare(Transaction::doorbell(DOORBELLS)),
             completion_doorbell: link.prepare(Transaction::doorbell(DOORBELLS + 4)),
             fetch: link.prepare(queue.fetch(0)),
-            completion: link.prepare(queue.completion(0)),
-            interrupt: link.prepare(Transaction::interrupt()),
+            completion: link.prepare_all(&[entry, Transaction::interrupt()]),
             load_request: message(CxlMessage::Request),
             load_answer: message(CxlMessage::ReadData),
             store: message(CxlMessage::WriteData),
             partial_store: message(CxlMessage::PartialWriteData),
             store_answer: message(CxlMessage::WriteDone),
-            data: [Transfer::HostToController, Transfer::ControllerToHost].map(data),
+            write_data: (page, Shapes::write_data(link, page)),
+            read_data: (page, Shapes::read_data(link, entry, page)),
+            completion_entry: entry,
         }
+    }
+
+    fn write_data(link: &Link, bytes: u32) -> Prepared {
+        link.prepare(Transfer::HostToController.data(HOST_BUFFER, bytes))
+    }
+
+    fn read_data(link: &Link, entry: Transaction, bytes: u32) -> PreparedAll {
+        link.prepare_all(&[Transfer::ControllerToHost.data(HOST_BUFFER, bytes), entry, Transaction::interrupt()])
     }
 }
 
@@ -221,23 +231,31 @@ impl Model {
             Op::Trim => RANGE_BYTES,
             _ => return self.begin_pages(job),
         };
-        let at = self.move_data(Transfer::HostToController, wanted);
+        let at = self.fetch_data(wanted);
         self.jobs[job].link_ns += at - self.now.0;
         self.agenda.push(at, Event::Fetched(job));
     }
 
-    /// Moves the data of a command; says when it is where it was wanted.
+    /// The bytes that cross the link for the data of a command, if these lie in one page, or one block: the command
+    /// itself names it.
+    fn bytes_in_one(&self, bytes: u32) -> Option<u32> {
+        let is_page = self.config.controller.data_transfer == DataTransfer::PrpPage;
+        (1..=PAGE_BYTES as u32).contains(&bytes).then_some(if is_page { PAGE_BYTES as u32 } else { bytes })
+    }
+
+    /// Fetches the data of a command; says when it is here.
+    fn fetch_data(&mut self, bytes: u32) -> u64 {
+        let Some(bytes) = self.bytes_in_one(bytes) else { return self.move_data(Transfer::HostToController, bytes) };
+        let latest = &mut self.front.shapes.write_data;
+        if latest.0 != bytes {
+            *latest = (bytes, Shapes::write_data(&self.link, bytes));
+        }
+        self.link.begin(self.now.0, &latest.1)
+    }
+
+    /// Moves data in several pieces; says when the last is where it was wanted.
     fn move_data(&mut self, transfer: Transfer, bytes: u32) -> u64 {
         let how = self.config.controller.data_transfer;
-        if (1..=PAGE_BYTES as u32).contains(&bytes) {
-            // One page, or one block: the command itself names it.
-            let bytes = if how == DataTransfer::PrpPage { PAGE_BYTES as u32 } else { bytes };
-            let latest = &mut self.front.shapes.data[transfer as usize];
-            if latest.0 != bytes {
-                *latest = (bytes, self.link.prepare(transfer.data(HOST_BUFFER, bytes)));
-            }
-            return self.link.begin(self.now.0, &latest.1);
-        }
         let (time, link) = (self.time(), &mut self.link);
         let mut at = time;
         let mut send = |transaction| at = at.max(link.transfer(time, transaction).at);
@@ -292,18 +310,24 @@ impl Model {
         at
     }
 
-    /// A read's data, the completion, and its interrupt, which is the last to arrive: posted writes keep their order.
+    /// A read's data, the completion, and its interrupt. The host frees the slot later.
     fn complete(&mut self, is_read: bool, outcome: Outcome, bytes: u32) -> u64 {
+        let has_data = is_read && outcome == Outcome::Ok;
         let mut at = self.now.0;
-        if is_read && outcome == Outcome::Ok {
+        if self.has_bug(Bug::CompletionWithoutLink) {
+            return if has_data { self.move_data(Transfer::ControllerToHost, bytes) } else { at };
+        }
+        if has_data {
+            if let Some(bytes) = self.bytes_in_one(bytes) {
+                let shapes = &mut self.front.shapes;
+                if shapes.read_data.0 != bytes {
+                    shapes.read_data = (bytes, Shapes::read_data(&self.link, shapes.completion_entry, bytes));
+                }
+                return self.link.begin_all(self.now.0, &shapes.read_data.1);
+            }
             at = self.move_data(Transfer::ControllerToHost, bytes);
         }
-        if self.has_bug(Bug::CompletionWithoutLink) {
-            return at;
-        }
-        // The host frees the slot later. Posted writes keep their order: the interrupt is there last.
-        self.link.begin(self.now.0, &self.front.shapes.completion);
-        at.max(self.link.begin(self.now.0, &self.front.shapes.interrupt))
+        at.max(self.link.begin_all(self.now.0, &self.front.shapes.completion))
     }
 
     /// The answer is with the host.
