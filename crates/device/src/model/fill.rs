@@ -282,10 +282,11 @@ impl Model {
 
     /// Ends a fill, if everything that it waits for has happened.
     fn end_fill(&mut self, number: u32) {
-        let filling = self.fills.table[number];
+        let filling = &self.fills.table[number];
         if filling.is_reading || filling.is_draining {
             return;
         }
+        let filling = *filling;
         let Some(cache) = &mut self.cache else { unreachable!("fills are the cache's") };
         if filling.is_lost {
             cache.fill_failed(filling.frame);

@@ -228,7 +228,9 @@ impl Model {
     /// Moves time on to the next end of a command, but not beyond `until`, and adds what has ended to `completed`, as
     /// polling at every event up to there would. Says what time it is then.
     pub fn poll_next(&mut self, until: Nanos, completed: &mut Vec<Completed>) -> Nanos {
-        while self.completed.is_empty() && self.step(until.0) {}
+        if self.completed.is_empty() {
+            self.run(until.0, true);
+        }
         let now = if self.completed.is_empty() { until } else { self.now };
         self.poll(now, completed);
         self.now
@@ -242,7 +244,7 @@ impl Model {
         if let Some(ended) = self.completed.first() {
             return Some(ended.at);
         }
-        let at = self.agenda.next_at().min(self.next_below());
+        let at = self.next_at();
         (at < u64::MAX).then_some(Nanos(at))
     }
 
@@ -255,28 +257,39 @@ impl Model {
 
     #[inline]
     fn advance(&mut self, now: Nanos) {
-        while self.step(now.0) {}
+        if self.next_at() <= now.0 {
+            self.run(now.0, false);
+        }
         self.now = self.now.max(now);
     }
 
-    /// Does what is next, if it is due at `until`.
+    /// When something happens that a command may wait for; `u64::MAX` if nothing does.
     #[inline]
-    fn step(&mut self, until: u64) -> bool {
-        let (own, below) = (self.agenda.next_at(), self.next_below());
-        let at = own.min(below);
-        if at > until {
-            return false;
+    fn next_at(&self) -> u64 {
+        self.agenda.next_at().min(self.next_below())
+    }
+
+    /// Does one thing after the other that is due at `until`; if `to_end`, no more once a command has ended.
+    fn run(&mut self, until: u64, to_end: bool) {
+        loop {
+            let (own, below) = (self.agenda.next_at(), self.next_below());
+            let at = own.min(below);
+            if at > until {
+                break;
+            }
+            self.now = self.now.max(Nanos(at));
+            if below <= own {
+                self.take_from_flash();
+            } else if let Some(event) = self.agenda.pop() {
+                self.happen(event);
+            }
+            if self.retry {
+                self.retry_blocked();
+            }
+            if to_end && !self.completed.is_empty() {
+                break;
+            }
         }
-        self.now = self.now.max(Nanos(at));
-        if below <= own {
-            self.take_from_flash();
-        } else if let Some(event) = self.agenda.pop() {
-            self.happen(event);
-        }
-        if self.retry {
-            self.retry_blocked();
-        }
-        true
     }
 
     #[inline]
