@@ -55,6 +55,9 @@ pub use stats::{Counts, ModelStats};
 /// Most bytes of one command; longer ones are to be cut by who asks.
 pub const COMMAND_BYTES_MAX: u32 = 64 << 20;
 
+/// Most things that the model does before it looks whether it should go on.
+const EVENTS_MAX: u32 = 1 << 16;
+
 /// Bytes of a page of the cache and of a unit of the flash.
 const PAGE_BYTES: u64 = osier_flash::BLOCK_BYTES as u64;
 
@@ -226,13 +229,14 @@ impl Model {
     }
 
     /// Moves time on to the next end of a command, but not beyond `until`, and adds what has ended to `completed`, as
-    /// polling at every event up to there would. Says what time it is then.
+    /// polling at every event up to there would. Says what time it is then: `until` where nothing ended, or less after
+    /// many events, so that a caller can look after other things.
     pub fn poll_next(&mut self, until: Nanos, completed: &mut Vec<Completed>) -> Nanos {
         if self.completed.is_empty() {
-            self.run(until.0, true);
+            self.run(until.0);
         }
-        let now = if self.completed.is_empty() { until } else { self.now };
-        self.poll(now, completed);
+        let is_over = self.completed.is_empty() && self.next_at() > until.0;
+        self.poll(if is_over { until } else { self.now }, completed);
         self.now
     }
 
@@ -257,8 +261,8 @@ impl Model {
 
     #[inline]
     fn advance(&mut self, now: Nanos) {
-        if self.next_at() <= now.0 {
-            self.run(now.0, false);
+        while self.next_at() <= now.0 {
+            self.run(now.0);
         }
         self.now = self.now.max(now);
     }
@@ -269,9 +273,10 @@ impl Model {
         self.agenda.next_at().min(self.next_below())
     }
 
-    /// Does one thing after the other that is due at `until`; if `to_end`, no more once a command has ended.
-    fn run(&mut self, until: u64, to_end: bool) {
-        loop {
+    /// Does one thing after the other that is due at `until`, up to the end of a command or [`EVENTS_MAX`] things.
+    fn run(&mut self, until: u64) {
+        let ended = self.completed.len();
+        for _ in 0..EVENTS_MAX {
             let (own, below) = (self.agenda.next_at(), self.next_below());
             let at = own.min(below);
             if at > until {
@@ -286,7 +291,7 @@ impl Model {
             if self.retry {
                 self.retry_blocked();
             }
-            if to_end && !self.completed.is_empty() {
+            if self.completed.len() > ended {
                 break;
             }
         }
