@@ -248,8 +248,8 @@ impl Link {
         self.nanos_ceil(over.at)
     }
 
-    /// Prepares transactions that are begun together. Posted writes of one direction follow each other without a gap, so
-    /// that in flits all of them are as one.
+    /// Prepares transactions that are begun together. Posted writes of one direction follow each other without a gap:
+    /// in flits all of them are as one.
     #[must_use]
     pub fn prepare_all(&self, transactions: &[Transaction]) -> PreparedAll {
         let each: Vec<Prepared> = transactions.iter().map(|transaction| self.prepare(*transaction)).collect();
@@ -362,8 +362,8 @@ impl Link {
         self.now
     }
 
-    /// What is kept of times is put right for an epoch just before `now_ns`. Nothing begins before that any more, so that
-    /// all times before it are alike; and none of them may become the present.
+    /// What is kept of times is put right for an epoch just before `now_ns`. Nothing begins before that any more, and so
+    /// all times before it are alike; but none of them may become the present.
     #[cold]
     fn move_epoch(&mut self, now_ns: u64) {
         let epoch_ns = now_ns - 1;
@@ -465,7 +465,7 @@ impl Link {
     }
 
     /// Read requests that go out together, and their completions back to back once the first is answered, which takes
-    /// `wait_picos` on the other side. No completion waits for its request, as those before it are longer than requests.
+    /// `wait_picos` on the other side. No completion waits for its request: those before it are longer than requests.
     #[inline]
     fn read(
         &mut self,
