@@ -1,6 +1,8 @@
 //! The composed model, from outside: against closed forms, against what its parts count, and with planted bugs.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+#[path = "model/digest.rs"]
+mod digest;
 #[path = "model/run.rs"]
 mod run;
 

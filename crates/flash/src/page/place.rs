@@ -127,7 +127,7 @@ impl<M: PageMedia> PageFtl<M> {
         };
         self.kill(lpn, sequence);
         let state = &mut self.streams[stream];
-        let unit = state.base + state.fill;
+        let (unit, superblock) = (state.base + state.fill, state.superblock);
         state.fill += 1;
         match writer {
             Writer::Host { payload } => {
@@ -146,7 +146,6 @@ impl<M: PageMedia> PageFtl<M> {
         let is_full = state.fill == self.sizes.slot_units;
         self.map[lpn as usize] = unit;
         self.reverse[unit as usize] = lpn;
-        let superblock = self.streams[stream].superblock;
         self.superblocks[superblock as usize].valid += 1;
         if is_full {
             self.close_slot(stream);
@@ -154,6 +153,7 @@ impl<M: PageMedia> PageFtl<M> {
     }
 
     /// The version of a logical unit that the map names dies.
+    #[inline]
     pub(crate) fn kill(&mut self, lpn: u32, sequence: u64) {
         let unit = self.map[lpn as usize];
         if unit == NONE {
