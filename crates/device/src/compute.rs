@@ -28,6 +28,18 @@ pub struct Compute {
     energy_picojoules: u128,
     calls: u64,
     bytes: u64,
+    /// The calls since they were last taken, for who writes them down.
+    journal: Option<Vec<ComputeCall>>,
+}
+
+/// One call of [`Compute::run`] and what came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ComputeCall {
+    pub now: Nanos,
+    pub core_hint: Option<u32>,
+    pub engine: Engine,
+    pub bytes: u32,
+    pub due: Option<Nanos>,
 }
 
 impl Compute {
@@ -45,6 +57,7 @@ impl Compute {
             energy_picojoules: 0,
             calls: 0,
             bytes: 0,
+            journal: None,
         }
     }
 
@@ -55,6 +68,26 @@ impl Compute {
     /// `now` is the present, or the end of the chunk before in the same unit. A later stage of a
     /// request is given out when the one before it is over, not ahead of time.
     pub fn run(&mut self, now: Nanos, core_hint: Option<u32>, engine: Engine, bytes: u32) -> Option<Nanos> {
+        let due = self.give_out(now, core_hint, engine, bytes);
+        if let Some(journal) = &mut self.journal {
+            journal.push(ComputeCall { now, core_hint, engine, bytes, due });
+        }
+        due
+    }
+
+    /// Notes every call from now on, until they are no longer wanted.
+    pub(crate) fn keep_calls(&mut self, wanted: bool) {
+        self.journal = wanted.then(Vec::new);
+    }
+
+    /// The calls since they were last taken, in `into`, which was empty.
+    pub(crate) fn take_calls(&mut self, into: &mut Vec<ComputeCall>) {
+        if let Some(journal) = self.journal.as_mut().filter(|journal| !journal.is_empty()) {
+            std::mem::swap(journal, into);
+        }
+    }
+
+    fn give_out(&mut self, now: Nanos, core_hint: Option<u32>, engine: Engine, bytes: u32) -> Option<Nanos> {
         let duration_ns = self.duration_ns(engine, bytes)?;
         let core = self.choose(now, core_hint);
         let start = self.busy_until[core].max(now);

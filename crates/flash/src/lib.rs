@@ -57,6 +57,7 @@ mod directory;
 mod error;
 mod ftl;
 mod gc;
+mod look;
 mod media;
 mod ops;
 pub mod page;
@@ -74,6 +75,7 @@ pub use codec::{ExtentKind, extent_footprint};
 pub use error::{Backpressure, FtlError, ReadRefused};
 pub use ftl::{Extent, Ftl, FtlEvent, FtlParams, LiveExtent, Location, Piece, PieceKind};
 pub use geometry::{Geometry, GeometryError};
+pub use look::{Payload, ReadFor, sound_payloads};
 pub use media::{MediaError, MediaOp, MediaOpKind, MediaResult};
 pub use nand::{Timing, TimingError};
 #[cfg(any(test, feature = "planted"))]
