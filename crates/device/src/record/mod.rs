@@ -23,4 +23,4 @@ mod wire;
 
 pub use block::{BLOCK_BYTES_MAX, BLOCK_HEADER_BYTES, BlockHeader, MAGIC, Next, RecordingError, VERSION, read_block};
 pub use replay::{Difference, Ending, Life, Replay, ReplayError, meaning};
-pub use tape::{Origin, Recorded, Sink, Tape, Urgency};
+pub use tape::{Origin, Recorded, Sink, Tape, Urgency, stopped_block};

@@ -62,6 +62,21 @@ pub struct Origin {
     pub life: u32,
 }
 
+/// A block in the place of another one, which could not be written: the recording ends there, and says why. Nothing if
+/// that is no block.
+#[must_use]
+pub fn stopped_block(instead_of: &[u8], why: &str) -> Option<Vec<u8>> {
+    let header = instead_of.first_chunk::<BLOCK_HEADER_BYTES>()?;
+    BlockHeader::decode(header).ok().map(|(header, _)| stopped(&header, why))
+}
+
+fn stopped(place: &BlockHeader, why: &str) -> Vec<u8> {
+    let mut records = Vec::new();
+    input::put(&mut records, Nanos(0), Nanos(0), &Input::Stopped { why: why.to_owned() }, &Digest::new());
+    let header = BlockHeader { bytes: records.len() as u32, ..*place };
+    [&header.encode(&records)[..], &records].concat()
+}
+
 /// A recording that is being made.
 pub struct Tape {
     sink: Box<dyn Sink>,
@@ -136,9 +151,8 @@ impl Tape {
 
     /// A block was refused: the recording ends before it, and says why.
     fn stop(&mut self, why: String) {
-        self.begin_block();
-        input::put(&mut self.block, Nanos(0), Nanos(0), &Input::Stopped { why: why.clone() }, &self.digest);
-        self.close_block(Urgency::Last);
+        // Who refused it has said so: should it refuse this too, there is nobody left to tell.
+        let _ = self.sink.block(stopped(&self.header, &why), Urgency::Last);
         self.refused = Some(why);
     }
 
