@@ -156,6 +156,42 @@ fn the_number_of_threads_changes_no_byte() {
     }
 }
 
+/// The figures of a results file: the columns after the seed, without the error.
+fn figures_of(csv: &str) -> Vec<Vec<String>> {
+    let rows = csv.lines().skip(1).map(|line| line.split(',').map(str::to_owned).collect::<Vec<_>>());
+    rows.map(|cells| cells[cells.len() - 5..cells.len() - 1].to_vec()).collect()
+}
+
+#[test]
+fn an_axis_of_the_workload_gives_what_workloads_changed_by_hand_give() {
+    let axis = "[[axis]]\nkey = \"workload.queue_depth\"\nvalues = [1, 4, 16]\n";
+    let head = SWEEP.split("[[axis]]").next().unwrap();
+    let tail = "\n[run]\ncapacity_bytes = 1_073_741_824\n";
+    let place = Place::new(3000, &format!("{head}{axis}{tail}"));
+    place.expect(0, &["s.toml"]);
+    let swept = figures_of(&place.results().0);
+    let by_hand: Vec<Vec<String>> = [1, 4, 16]
+        .into_iter()
+        .flat_map(|depth| {
+            let place = Place::new(3000, &format!("{head}{tail}"));
+            let workload = fs::read_to_string(place.path("w.toml")).unwrap();
+            fs::write(place.path("w.toml"), workload.replace("depth = 4", &format!("depth = {depth}"))).unwrap();
+            place.expect(0, &["s.toml"]);
+            figures_of(&place.results().0)
+        })
+        .collect();
+    assert_eq!(swept, by_hand);
+    assert_eq!(swept.len(), 6);
+    assert!(swept[0] != swept[2] && swept[2] != swept[4], "the depth counts: {swept:?}");
+    for (key, word) in [("workload.colour", "colour"), ("workload.job.2.phase.1.block_bytes", "there are 1")] {
+        let text = format!("{head}{axis}{tail}").replace("workload.queue_depth", key);
+        let place = Place::new(10, &text);
+        let (_, err) = place.expect(3, &["s.toml"]);
+        assert!(err.contains("the axis") && err.contains(word) && err.contains("line 7"), "{err}");
+        assert_eq!(place.files(), ["s.toml", "w.toml"]);
+    }
+}
+
 #[test]
 fn results_of_another_sweep_are_refused_and_never_mixed() {
     let place = Place::new(60_000, SWEEP);

@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -32,7 +33,8 @@ pub struct RecordCore {
 /// Refuses a file that is something else, before it is written to.
 pub fn check(path: &Path) -> Result<(), RuntimeError> {
     let failed = |source| RuntimeError::Recording { path: path.to_owned(), source };
-    let file = File::options().read(true).append(true).create(true).open(path).map_err(failed)?;
+    // For its owner alone: of torn pages it may hold what users wrote.
+    let file = File::options().read(true).append(true).create(true).mode(0o600).open(path).map_err(failed)?;
     if !file.metadata().map_err(failed)?.is_file() {
         return Err(failed(std::io::Error::other("it is no file that can be read again")));
     }
