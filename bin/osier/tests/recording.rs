@@ -1,5 +1,5 @@
-//! Recordings of the device core: real processes are recorded, also ones that are killed and ones whose disk is full, and
-//! the replay in virtual time comes to the same outputs.
+//! Recordings of the device core: real processes are recorded, also ones that are killed and ones whose disk is full,
+//! and the replay in virtual time comes to the same outputs.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

@@ -1,5 +1,5 @@
-//! What recording the core costs: random writes of 4 KiB with their bytes, without a recording, with one whose blocks go
-//! nowhere, and the replay of that. Prints one JSON object for each figure.
+//! What recording the core costs: random writes of 4 KiB with their bytes, without a recording, with one that goes to
+//! memory, and the replay of that. Prints one JSON object for each figure.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -129,7 +129,8 @@ fn main() {
     assert_eq!(replay.lives()[0].statistics, Some(run.device.stats()), "the replay has the same figures");
     println!("{{\"name\":\"record/off\",\"value\":{without:.0},\"unit\":\"writes/s\"}}");
     print!("{{\"name\":\"record/on\",\"value\":{with:.0},\"unit\":\"writes/s\",\"ratio\":{:.3}", with / without);
-    println!(",\"peer\":\"without\",\"peer_value\":{without:.0},\"note\":\"{bytes_each:.0} bytes recorded a write of 4 KiB\"}}");
+    print!(",\"peer\":\"without\",\"peer_value\":{without:.0}");
+    println!(",\"note\":\"{bytes_each:.0} bytes recorded a write of 4 KiB\"}}");
     print!("{{\"name\":\"record/replay\",\"value\":{replayed:.0},\"unit\":\"writes/s\"");
     println!(",\"note\":\"{device_seconds:.2} s of device time\"}}");
 }

@@ -1,8 +1,8 @@
 //! The recording of the device core as a file: a thread that writes blocks, and a bounded queue before it.
 //!
-//! The firmware's thread never waits for the disk while the device serves, unless the user says that it shall: where the
-//! queue is full or the disk refuses, the recording ends there and says so, and the device runs on. The scheduler's
-//! samples are another file (`sampler`).
+//! The firmware's thread never waits for the disk while the device serves, unless the user says that it shall: where
+//! the queue is full or the disk refuses, the recording ends there and says so, and the device runs on. The
+//! scheduler's samples are another file (`sampler`).
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -116,7 +116,7 @@ impl Sink for FileSink {
             let why = format!("the disk took less than the device gave: {QUEUE_BLOCKS} blocks waited for it");
             tracing::error!(
                 path = %self.path.display(),
-                "the recording of the core ends here: {why}. The device runs on; --record-core-wait lets it wait for the disk"
+                "the recording of the core ends here: {why}. The device runs on; --record-core-wait lets it wait"
             );
             return Err(why);
         }

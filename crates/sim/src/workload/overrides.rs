@@ -1,7 +1,7 @@
 //! Single keys of a workload set to other values, for a sweep.
 //!
-//! A key is a path. One that begins with `job.N` names one job, with `job.N.phase.M` one phase; any other one is a key of
-//! a phase, and is set in every phase of every job. `queue_depth` stands for `arrivals.closed.depth`.
+//! A key is a path. One that begins with `job.N.phase.M` names one phase; any other one is a key of a phase, and is set
+//! in every phase of every job. `queue_depth` stands for `arrivals.closed.depth`.
 
 use osier_device::profile::line_of_key;
 use serde::Deserialize as _;
