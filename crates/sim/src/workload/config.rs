@@ -9,7 +9,8 @@ use super::Job;
 use crate::Op;
 
 /// Names and texts of the built-in workloads.
-const BUILT_IN: [(&str, &str); 5] = [
+const BUILT_IN: [(&str, &str); 6] = [
+    ("zipf", include_str!("../../workloads/zipf.toml")),
     ("cylon-seq", include_str!("../../workloads/cylon-seq.toml")),
     ("cylon-rand", include_str!("../../workloads/cylon-rand.toml")),
     ("cylon-stride-512", include_str!("../../workloads/cylon-stride-512.toml")),
