@@ -50,6 +50,7 @@ mod recovery;
 mod stats;
 
 pub(crate) use reading::Compared;
+pub(crate) use recovery::ReadMedia;
 pub use recovery::{BufferState, RecoveryReport};
 pub use stats::{DeviceSample, DeviceStats};
 

@@ -11,7 +11,7 @@ use super::{
 use crate::buffer::BufferReport;
 
 /// Reads media bytes: address, and where to put them.
-type ReadMedia<'a> = dyn FnMut(u64, &mut [u8]) -> Result<(), MediaError> + 'a;
+pub(crate) type ReadMedia<'a> = dyn FnMut(u64, &mut [u8]) -> Result<(), MediaError> + 'a;
 
 /// More records than one log can hold and its device can have in flight.
 const LOST_SEQUENCES: u64 = 1 << 32;

@@ -5,7 +5,7 @@
 
 use std::ops::Deref;
 
-use osier_flash::{Lba, MediaError, MediaOp, MediaResult, Nanos, OpId};
+use osier_flash::{Lba, MediaOp, MediaResult, Nanos, OpId};
 
 use super::block::{BLOCK_HEADER_BYTES, BlockHeader};
 use super::input::{self, Digest, Input, Unit};
@@ -14,8 +14,8 @@ use super::wire::Blob;
 use crate::buffer::{Bytes, deciding_lines};
 use crate::compute::{Compute, ComputeCall};
 use crate::core::{
-    CommandId, Compared, Completion, Device, DeviceError, DeviceParams, DeviceSample, RecoveryReport, UnitMeta,
-    WriteMeta,
+    CommandId, Compared, Completion, Device, DeviceError, DeviceParams, DeviceSample, ReadMedia, RecoveryReport,
+    UnitMeta, WriteMeta,
 };
 use crate::predict::Crossing;
 use crate::profile::Profile;
@@ -268,7 +268,7 @@ impl<B: Bytes> Recorded<B> {
         profile: &Profile,
         params: DeviceParams,
         buffer: B,
-        read: &mut dyn FnMut(u64, &mut [u8]) -> Result<(), MediaError>,
+        read: &mut ReadMedia<'_>,
         origin: &Origin,
         mut tape: Tape,
     ) -> Result<(Recorded<B>, RecoveryReport), DeviceError> {
