@@ -1,9 +1,9 @@
-//! What the bytes on the media are looked at for: nothing but the headers, and whether payloads fit their checksums.
+//! What the bytes on the media are looked at for: headers, whether payloads fit their checksums, whether pages are blank.
 //! A recording of a device needs to know which bytes those are (`osier_device::record`).
 
-use crate::codec::{EXTENT_ALIGN, EXTENT_HEADER_BYTES, ExtentHeader, HeaderBytes, HeaderPlace, extent_footprint};
+use crate::codec::{ExtentHeader, SUPERBLOCK_HEADER_BYTES};
 use crate::ops::Purpose;
-use crate::{ExtentKind, Ftl, Geometry, OpId, ReadId};
+use crate::{Ftl, OpId, ReadId};
 
 /// What the media were asked to read for.
 #[derive(Debug, PartialEq, Eq)]
@@ -42,39 +42,65 @@ impl Ftl {
     }
 }
 
-/// The payloads among bytes of the media that lie there whole behind their headers, and fit their checksums.
-#[must_use]
-pub fn sound_payloads(geometry: &Geometry, address: u64, bytes: &[u8]) -> Vec<Payload> {
-    let mut found = Vec::new();
-    let align = EXTENT_ALIGN as usize;
-    let mut at = (address.next_multiple_of(u64::from(EXTENT_ALIGN)) - address) as usize;
-    while let Some(rest) = bytes.get(at..).filter(|rest| rest.len() > EXTENT_HEADER_BYTES as usize) {
-        let Some((payload, footprint)) = sound_extent(geometry, address + at as u64, rest) else {
-            at += align;
-            continue;
-        };
-        if payload.bytes > 0 {
-            found.push(Payload { at: at as u64 + payload.at, ..payload });
-        }
-        at += footprint;
-    }
-    found
+/// Payloads shorter than this are shown as bytes: so few bytes have not every checksum.
+pub const LOOKED_BYTES_MIN: u32 = 4;
+
+/// What recovery looked at on the media, in any order and more than once. Media that have this, and anything else in
+/// between, are recovered to the same map.
+#[derive(Debug)]
+pub enum Looked<'a> {
+    /// Bytes.
+    Bytes {
+        /// Address of the first.
+        address: u64,
+        /// What they are.
+        bytes: &'a [u8],
+    },
+    /// A payload that fits its checksum: any other bytes that fit it do the same.
+    Payload {
+        /// Address of its first byte.
+        address: u64,
+        /// Its length, at least [`LOOKED_BYTES_MIN`].
+        bytes: u32,
+        /// Its CRC-32C.
+        checksum: u32,
+    },
 }
 
-/// The extent that `bytes` at `address` begin with, and how many of them it takes.
-fn sound_extent(geometry: &Geometry, address: u64, bytes: &[u8]) -> Option<(Payload, usize)> {
-    if !ExtentHeader::looks_like(bytes) {
-        return None;
+/// Why recovery wants some bytes, which says what of them it looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purview {
+    /// All of them.
+    All,
+    /// Nothing: what they are is told otherwise.
+    Nothing,
+    /// Whether they begin as a header does, and then all of them.
+    Search,
+    /// Whether they are blank.
+    Blank,
+    /// The header that they begin with, and whether they are blank.
+    Front,
+}
+
+impl Purview {
+    /// The bytes at the front that decide.
+    pub(crate) fn of(self, bytes: &[u8]) -> &[u8] {
+        let length = match self {
+            Purview::All => bytes.len(),
+            Purview::Nothing => 0,
+            Purview::Search => bytes.len() * usize::from(ExtentHeader::looks_like(bytes)),
+            Purview::Blank => blank_evidence(bytes),
+            Purview::Front => blank_evidence(bytes).max(SUPERBLOCK_HEADER_BYTES as usize),
+        };
+        &bytes[..length.min(bytes.len())]
     }
-    let superblock_bytes = geometry.superblock_bytes();
-    let offset16 = (address % superblock_bytes / u64::from(EXTENT_ALIGN)) as u32;
-    let place = HeaderPlace { superblock: u32::try_from(address / superblock_bytes).ok()?, offset16 };
-    let (header, rest) = bytes.split_at_checked(EXTENT_HEADER_BYTES as usize)?;
-    let header: HeaderBytes = header.try_into().ok()?;
-    let header = ExtentHeader::decode(&header, place).ok()?;
-    let payload = rest.get(..header.stored_bytes as usize)?;
-    let is_sound = header.kind == ExtentKind::Data && crc32c::crc32c(payload) == header.checksum;
-    let at = u64::from(EXTENT_HEADER_BYTES);
-    let footprint = extent_footprint(header.stored_bytes) as usize;
-    is_sound.then_some((Payload { at, bytes: header.stored_bytes, checksum: header.checksum }, footprint))
+}
+
+/// How many bytes at the front show whether all are blank, which is: all ones or all zeroes.
+fn blank_evidence(bytes: &[u8]) -> usize {
+    match bytes.first() {
+        Some(first @ (0 | 0xff)) => bytes.iter().position(|byte| byte != first).map_or(bytes.len(), |other| other + 1),
+        Some(_) => 1,
+        None => 0,
+    }
 }

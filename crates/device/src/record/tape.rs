@@ -5,7 +5,7 @@
 
 use std::ops::Deref;
 
-use osier_flash::{Lba, MediaOp, MediaResult, Nanos, OpId};
+use osier_flash::{LOOKED_BYTES_MIN, Lba, Looked, MediaOp, MediaResult, Nanos, OpId};
 
 use super::block::{BLOCK_HEADER_BYTES, BlockHeader};
 use super::input::{self, Digest, Input, Unit};
@@ -24,6 +24,8 @@ use crate::profile::Profile;
 const BLOCK_BYTES: usize = 64 << 10;
 /// Most bytes of one record of what recovery read.
 const PART_BYTES: usize = 16 << 10;
+/// Payloads that recovery shows by their checksums can be stood in for.
+const _: () = assert!(LOOKED_BYTES_MIN >= STAND_IN_BYTES_MIN);
 /// Zeroes that are left out of what recovery read.
 const ZEROES: usize = 64;
 
@@ -156,24 +158,16 @@ impl Tape {
         self.refused = Some(why);
     }
 
-    /// Bytes of the media that recovery read: sound payloads by their checksums, of the others what is not zero.
-    fn read_by_recovery(&mut self, params: &DeviceParams, address: u64, bytes: &[u8]) {
-        let mut at = 0;
-        for payload in osier_flash::sound_payloads(&params.geometry, address, bytes) {
-            let range = payload.at as usize..payload.at as usize + payload.bytes as usize;
-            let blank = bytes[range.clone()].iter().all(|byte| matches!(byte, 0 | 0xff));
-            if payload.bytes < STAND_IN_BYTES_MIN || blank {
-                continue;
+    /// What recovery looked at on the media.
+    fn looked(&mut self, looked: Looked<'_>) {
+        match looked {
+            Looked::Bytes { address, bytes } => {
+                self.bytes(bytes, address, |address, bytes| Input::MediaBytes { address, bytes });
             }
-            self.bytes(&bytes[at..range.start], address + at as u64, |address, bytes| Input::MediaBytes {
-                address,
-                bytes,
-            });
-            let address = address + payload.at;
-            self.put(Nanos(0), &Input::MediaPayload { address, bytes: payload.bytes, checksum: payload.checksum });
-            at = range.end;
+            Looked::Payload { address, bytes, checksum } => {
+                self.put(Nanos(0), &Input::MediaPayload { address, bytes, checksum });
+            }
         }
-        self.bytes(&bytes[at..], address + at as u64, |address, bytes| Input::MediaBytes { address, bytes });
     }
 
     /// Bytes in parts, those left out that are zeroes.
@@ -274,12 +268,8 @@ impl<B: Bytes> Recorded<B> {
     ) -> Result<(Recorded<B>, RecoveryReport), DeviceError> {
         tape.put(Nanos(0), &configure(origin, params, buffer.len(), true));
         tape.buffer_lines(&buffer, params.streams);
-        let mut read = |address: u64, into: &mut [u8]| {
-            read(address, into)?;
-            tape.read_by_recovery(&params, address, into);
-            Ok(())
-        };
-        let (device, report) = Device::recover(profile, params, buffer, &mut read)?;
+        let mut watch = |looked: Looked<'_>| tape.looked(looked);
+        let (device, report) = Device::recover_watched(profile, params, buffer, read, &mut watch)?;
         tape.buffer_payloads(&device);
         Ok((Recorded::begin(device, tape), report))
     }
