@@ -1,5 +1,5 @@
-//! What the bytes on the media are looked at for: headers, whether payloads fit their checksums, whether pages are blank.
-//! A recording of a device needs to know which bytes those are (`osier_device::record`).
+//! What the bytes on the media are looked at for: headers, whether payloads fit their checksums, whether pages are
+//! blank. A recording of a device needs to know which bytes those are (`osier_device::record`).
 
 use crate::codec::{ExtentHeader, SUPERBLOCK_HEADER_BYTES};
 use crate::ops::Purpose;
