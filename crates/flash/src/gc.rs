@@ -26,6 +26,7 @@ use crate::ftl::{Ftl, FtlEvent, Superblock, SuperblockState};
 use crate::media::{MediaError, MediaOpKind};
 use crate::ops::Purpose;
 use crate::planted::Bug;
+use crate::sync::Asker;
 use crate::{ExtentKind, Lba, Nanos, Payload};
 
 /// Relocation reads in flight while the host still has superblocks to write to.
@@ -71,6 +72,8 @@ pub(crate) struct Collector {
     order: VecDeque<usize>,
     /// What was moved out of the victim, which still holds it, until the copies are synced.
     moved: Vec<Moved>,
+    /// Why a superblock was retired last.
+    retired: Option<MediaError>,
 }
 
 /// An extent that was moved.
@@ -93,6 +96,7 @@ impl Collector {
             vacant: Vec::new(),
             order: VecDeque::new(),
             moved: Vec::new(),
+            retired: None,
         }
     }
 }
@@ -229,6 +233,7 @@ impl Ftl {
         self.directory.erased(superblock);
         self.events.push_back(FtlEvent::SuperblockRetired { superblock, error });
         self.collector.phase = Phase::Idle;
+        self.collector.retired = Some(error);
         if self.directory.live_bytes > self.usable_bytes() {
             // The spare space is used up: collection could not make room for what is promised already.
             self.fail(error);
@@ -358,6 +363,16 @@ impl Ftl {
         went_on
     }
 
+    /// Ends writing when retired superblocks have used up what is kept free to copy to: the victim, from which alone
+    /// another could come, cannot be emptied.
+    fn give_up_if_stuck(&mut self, footprint: u32) {
+        let open = self.streams[StreamKind::Relocation.index()].open;
+        let has_room = open.is_some_and(|open| open.fill + u64::from(footprint) <= self.limits.superblock_bytes);
+        if let Some(error) = self.collector.retired.filter(|_| self.superblocks_free == 0 && !has_room) {
+            self.fail(error);
+        }
+    }
+
     fn append_batch(&mut self, now: Nanos, batch: &mut Batch) -> Result<(), Backpressure> {
         let victim = self.collector.victim;
         while let Some(&(slot, offset16)) = batch.extents.get(batch.moved) {
@@ -365,7 +380,10 @@ impl Ftl {
                 batch.moved += 1;
                 continue;
             };
-            self.reserve(now, StreamKind::Relocation, entry.footprint())?;
+            if let Err(refused) = self.reserve(now, StreamKind::Relocation, entry.footprint()) {
+                self.give_up_if_stuck(entry.footprint());
+                return Err(refused);
+            }
             if entry.kind == ExtentKind::Trim && self.has_bug(Bug::DropTrimRecords) {
                 let open = self.streams[StreamKind::Relocation.index()].open.expect("reserve opened one");
                 self.directory.relocate(slot, open.superblock, (open.fill / 16) as u32, false);
@@ -441,7 +459,7 @@ impl Ftl {
             return;
         }
         self.collector.phase = Phase::Syncing;
-        self.request_sync(now, None);
+        self.request_sync(now, Asker::Collection);
     }
 
     /// Erases the victim once nobody reads it.

@@ -65,6 +65,7 @@ mod planted;
 mod read;
 mod recover;
 mod rng;
+mod shadow;
 mod stats;
 mod stream;
 mod sync;

@@ -28,6 +28,7 @@ use crate::look::{LOOKED_BYTES_MIN, Looked, Purview};
 use crate::media::MediaError;
 use crate::nand::Timing;
 use crate::planted::Bug;
+use crate::shadow::Shadows;
 use crate::{AppendId, ExtentKind, Geometry, Lba};
 
 /// What recovery found. Counts are of this recovery alone.
@@ -212,6 +213,7 @@ impl Ftl {
             trust: Trust::default(),
             life_max: 0,
             unsound: Vec::new(),
+            seen_bytes: 0,
             twins: Vec::new(),
             ftl: &mut self,
             watch,
@@ -250,6 +252,8 @@ struct Recovery<'a> {
     life_max: u64,
     /// Extents whose payload does not fit, until it is known which of them were synced.
     unsound: Vec<Record>,
+    /// What all extents take that were seen, dead ones included.
+    seen_bytes: u64,
     /// Originals that gave way to copies.
     twins: Vec<Twin>,
     ftl: &'a mut Ftl,
@@ -450,6 +454,7 @@ impl Recovery<'_> {
             self.ftl.superblocks[scan.superblock as usize].suspect = true;
         }
         self.report.extents_seen += 1;
+        self.seen_bytes += u64::from(extent_footprint(header.stored_bytes));
         self.report.sequence_max = self.report.sequence_max.max(header.sequence);
         self.trust.sequence = self.trust.sequence.max(header.trusted_sequence.unwrap_or(0));
         let footprint = extent_footprint(header.stored_bytes);
@@ -670,6 +675,8 @@ impl Recovery<'_> {
         self.ftl.trust = self.trust;
         self.report.sequence_max = self.report.sequence_max.max(self.trust.sequence);
         self.report.trusted_sequence = self.trust.sequence;
+        self.ftl.replays_through = self.report.sequence_max;
+        self.ftl.shadows = Shadows::recovered(self.seen_bytes.saturating_sub(self.ftl.directory.live_bytes));
         self.report.superblocks_suspect = self.ftl.suspects;
         self.report.extents_live = self.ftl.directory.live_extents;
         self.report

@@ -10,6 +10,7 @@ use zeroize::{Zeroize, Zeroizing};
 use crate::error::RuntimeError;
 use crate::recording::RecordCore;
 
+use crate::waits::Gap;
 use crate::workload::{FilesSpec, SoakSpec, TallyReport};
 
 /// Everything a domain process needs to begin. Keys travel here, over a pipe, never through the shared region.
@@ -238,9 +239,8 @@ pub struct JobReport {
     pub input_bytes: u64,
     /// For each migration the longest time between two completions around it, in nanoseconds.
     pub pauses_ns: Vec<u64>,
-    /// Around the longest time between two completions, the time that the two processes were ready to run and had no
-    /// processor, in nanoseconds, summed.
-    pub gap_processor_wait_ns: u64,
+    /// The longest time between two completions, and what both processes did in it.
+    pub gap: Gap,
     /// CPU time of the host's process, in nanoseconds.
     pub host_cpu_ns: u64,
     /// Input bytes that each actor worked on, on the host and on the device.

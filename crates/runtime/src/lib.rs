@@ -31,11 +31,11 @@ mod sampler;
 mod setup;
 pub mod supervisor;
 mod vigil;
-mod waits;
+pub mod waits;
 pub mod workload;
 
 pub use check::check;
 pub use error::RuntimeError;
 pub use recording::RecordCore;
-pub use setup::{Attached, Setup, TenantUsage, modules_path, pipelines_path};
+pub use setup::{Attached, Setup, TenantUsage, modules_path, on_cut_region, pipelines_path};
 pub use supervisor::{Death, Session, SessionSpec, Watch, domain_main};

@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use osier_actor::module::write_whole;
 use osier_actor::{
@@ -227,6 +227,17 @@ impl Setup {
         tenants.into_values().collect()
     }
 
+    /// From now on this process ends with an error, should it touch what somebody has cut off the region.
+    fn prepare_for_cut(&self) -> Result<(), RuntimeError> {
+        let Some(say) = ON_CUT_REGION.get() else { return Ok(()) };
+        let path = osier_image::Layout::new(&self.image).pmr();
+        // A length that no file has, to find where the length stands.
+        let unknown = u64::MAX;
+        let (text, code) = say(&RuntimeError::RegionCut { path, stated: self.region.region_bytes(), found: unknown });
+        let (before, after) = text.split_once(&unknown.to_string()).unwrap_or((&text, ""));
+        Ok(self.region.end_if_cut(before, after, code)?)
+    }
+
     /// Refuses a region whose file somebody made shorter: who touches what is gone dies of SIGBUS.
     pub fn check_region(&self) -> Result<(), RuntimeError> {
         let stated = self.region.region_bytes();
@@ -431,6 +442,19 @@ pub fn device_params(superblock: &Superblock, profile: &Profile) -> DeviceParams
     DeviceParams { with_data, streams: STREAMS_MAX as u16, salt: u32::from_le_bytes(salt), ..params }
 }
 
+/// Says what a program prints for an error and with which code it ends.
+type LastWords = Box<dyn Fn(&RuntimeError) -> (String, i32) + Send + Sync>;
+
+static ON_CUT_REGION: OnceLock<LastWords> = OnceLock::new();
+
+/// How this program ends when it touches what somebody has cut off the region of a device that it has up, or looks at:
+/// what it prints to standard error, and its exit code. Without it, it dies of SIGBUS, as a domain does, whose
+/// supervisor says why.
+pub fn on_cut_region(say: impl Fn(&RuntimeError) -> (String, i32) + Send + Sync + 'static) {
+    // The first stays: a program has one way to end.
+    let _ = ON_CUT_REGION.set(Box::new(say));
+}
+
 /// A look at a device that somebody else has up.
 pub struct Attached {
     /// Its pieces.
@@ -447,6 +471,7 @@ impl Attached {
         let profile_text = found.profile_text()?;
         let region = Region::open(&osier_image::Layout::new(image).pmr())?;
         let setup = Setup::assemble(image, found.superblock, &profile_text, region, &Options::default())?;
+        setup.prepare_for_cut()?;
         Ok(Attached { setup })
     }
 }
@@ -550,6 +575,7 @@ impl Prepared {
         }
         ensure_objects(&region, &profile, &pipelines, &code, job)?;
         let setup = Setup::assemble(image.path(), image.superblock().clone(), image.profile_text(), region, options)?;
+        setup.prepare_for_cut()?;
         setup.format_buffer_if_fresh()?;
         setup.control.set_placement(options.placement);
         let prepared = Prepared { setup, image, keys };

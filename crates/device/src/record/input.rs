@@ -156,6 +156,7 @@ records! {
     37 unchecked MediaFailed { op: Op, error: MediaError } "the media have refused";
     40 unchecked Compute {} "the processor is brought to a time";
     41 unchecked Run { core_hint: Option<u32>, engine: Engine, bytes: u32 } "the processor is given work from a time on";
+    42 unchecked GoOn { core_hint: Option<u32>, engine: Engine, bytes: u32 } "the processor goes on with a call";
     48 checked Sample {} "a scheduler's sample";
     49 unchecked Temperature { millicelsius: i32 } "the temperature is set";
     56 checked Statistics {} "every figure of the core is checked";
@@ -226,6 +227,10 @@ impl Digest {
         // two states that differ stay different.
         self.0 = (self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.0 ^= self.0 >> 29;
+    }
+
+    pub(crate) fn due(&mut self, due: Option<Nanos>) {
+        self.word(due.map_or(u64::MAX, |due| due.0));
     }
 
     fn words(&mut self, words: impl IntoIterator<Item = u64>) {

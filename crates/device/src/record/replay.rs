@@ -293,8 +293,11 @@ impl Replay {
             }
             Input::Compute {} => drop(device.compute(now)),
             Input::Run { core_hint, engine, bytes } => {
-                let due = device.processor().run(now, core_hint, engine, bytes);
-                self.digest.word(due.map_or(u64::MAX, |due| due.0));
+                self.digest.due(device.processor().run(now, core_hint, engine, bytes));
+                return Ok(());
+            }
+            Input::GoOn { core_hint, engine, bytes } => {
+                self.digest.due(device.processor().go_on(now, core_hint, engine, bytes));
                 return Ok(());
             }
             Input::Sample {} => {

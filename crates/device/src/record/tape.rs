@@ -461,9 +461,10 @@ impl<B: Bytes> Recorded<B> {
         let Some(tape) = &mut self.tape else { return };
         let mut calls = std::mem::take(&mut tape.calls);
         self.device.processor().take_calls(&mut calls);
-        for ComputeCall { now, core_hint, engine, bytes, due } in calls.drain(..) {
-            tape.digest.word(due.map_or(u64::MAX, |due| due.0));
-            tape.put(now, &Input::Run { core_hint, engine, bytes });
+        for ComputeCall { now, core_hint, engine, bytes, due, goes_on } in calls.drain(..) {
+            tape.digest.due(due);
+            let run = Input::Run { core_hint, engine, bytes };
+            tape.put(now, &if goes_on { Input::GoOn { core_hint, engine, bytes } } else { run });
         }
         tape.calls = calls;
     }

@@ -183,6 +183,7 @@ impl World {
                 let due = self.device.compute(now).run(now, Some(1), engine, bytes);
                 let later = due.unwrap_or(now);
                 let _ = self.device.compute(now).run(later, None, engine, 100);
+                let _ = self.device.compute(now).go_on(later, Some(0), engine, 50);
             }
             7 => _ = self.device.sample(self.now),
             8 if self.draw.one_in(40) => self.device.set_temperature_millicelsius(101_000),

@@ -393,6 +393,7 @@ impl<M: PageMedia> PageFtl<M> {
         if self.checkpoints.kick {
             self.checkpoint();
         }
+        self.give_up_if_stuck();
     }
 
     /// Whether the host's and collection's data share superblocks.

@@ -174,6 +174,7 @@ impl<M: PageMedia> PageFtl<M> {
         // That somebody waits may be what collection waits for.
         self.collector.kick = true;
         self.begin_work();
+        self.give_up_if_stuck();
         Ok(Outcome::Waiting(request.id))
     }
 

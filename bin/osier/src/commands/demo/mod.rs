@@ -103,6 +103,7 @@ pub fn run(args: &DemoArgs, context: &Invocation) -> Result<Exit> {
         println!("{}", outcome::json(&outcomes, &prediction, &report));
     } else {
         println!("\n{}", outcome::table(&outcomes).to_text());
+        outcomes.iter().for_each(|outcome| println!("{}", outcome.gap_sentence()));
         if !args.skip_fixed {
             println!("{}", prediction.sentence());
         }
