@@ -160,8 +160,12 @@ fn of_runtime(error: &RuntimeError) -> Exit {
         RuntimeError::Pmr(inner) => of_region(inner),
         RuntimeError::File { source, .. } if source.kind() == std::io::ErrorKind::NotFound => Exit::Damaged,
         RuntimeError::System { source, .. } | RuntimeError::File { source, .. } => of_io(source),
-        RuntimeError::Record { source, .. } if osier_image::is_no_space(source) => Exit::NoSpace,
-        RuntimeError::Record { .. } => Exit::BadInput,
+        RuntimeError::Record { source, .. } | RuntimeError::Recording { source, .. }
+            if osier_image::is_no_space(source) =>
+        {
+            Exit::NoSpace
+        }
+        RuntimeError::Record { .. } | RuntimeError::Recording { .. } => Exit::BadInput,
         // A domain is this very program, and its codes are these.
         RuntimeError::DoesNotStart { code: Some(code), .. } => Exit::of_code(*code).unwrap_or(Exit::Failure),
         RuntimeError::Profile(_)

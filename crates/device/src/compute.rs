@@ -28,6 +28,19 @@ pub struct Compute {
     energy_picojoules: u128,
     calls: u64,
     bytes: u64,
+    /// The calls since they were last taken, for who writes them down.
+    journal: Option<Vec<ComputeCall>>,
+}
+
+/// One call of [`Compute::run`] or [`Compute::go_on`], and what came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ComputeCall {
+    pub now: Nanos,
+    pub core_hint: Option<u32>,
+    pub engine: Engine,
+    pub bytes: u32,
+    pub due: Option<Nanos>,
+    pub goes_on: bool,
 }
 
 impl Compute {
@@ -45,6 +58,7 @@ impl Compute {
             energy_picojoules: 0,
             calls: 0,
             bytes: 0,
+            journal: None,
         }
     }
 
@@ -55,16 +69,37 @@ impl Compute {
     /// `now` is the present, or the end of the chunk before in the same unit. A later stage of a
     /// request is given out when the one before it is over, not ahead of time.
     pub fn run(&mut self, now: Nanos, core_hint: Option<u32>, engine: Engine, bytes: u32) -> Option<Nanos> {
-        let due = self.give_out(now, core_hint, self.params.nominal_ns(engine, bytes), bytes)?;
-        self.calls += 1;
-        Some(due)
+        let due = self.give_out(now, core_hint, self.params.nominal_ns(engine, bytes), bytes);
+        self.calls += u64::from(due.is_some());
+        self.note(ComputeCall { now, core_hint, engine, bytes, due, goes_on: false });
+        due
     }
 
     /// As [`Compute::run`], for the next piece of a call that was begun: whoever computes may take more than one piece
     /// for it, and the model's call stays one.
     pub fn go_on(&mut self, now: Nanos, core_hint: Option<u32>, engine: Engine, bytes: u32) -> Option<Nanos> {
         let nominal_ns = self.params.nominal_ns(engine, bytes) - self.params.call_ns;
-        self.give_out(now, core_hint, nominal_ns, bytes)
+        let due = self.give_out(now, core_hint, nominal_ns, bytes);
+        self.note(ComputeCall { now, core_hint, engine, bytes, due, goes_on: true });
+        due
+    }
+
+    fn note(&mut self, call: ComputeCall) {
+        if let Some(journal) = &mut self.journal {
+            journal.push(call);
+        }
+    }
+
+    /// Notes every call from now on, until they are no longer wanted.
+    pub(crate) fn keep_calls(&mut self, wanted: bool) {
+        self.journal = wanted.then(Vec::new);
+    }
+
+    /// The calls since they were last taken, in `into`, which was empty.
+    pub(crate) fn take_calls(&mut self, into: &mut Vec<ComputeCall>) {
+        if let Some(journal) = self.journal.as_mut().filter(|journal| !journal.is_empty()) {
+            std::mem::swap(journal, into);
+        }
     }
 
     fn give_out(&mut self, now: Nanos, core_hint: Option<u32>, nominal_ns: u64, bytes: u32) -> Option<Nanos> {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::error::RuntimeError;
+use crate::recording::RecordCore;
 
 use crate::waits::Gap;
 use crate::workload::{FilesSpec, SoakSpec, TallyReport};
@@ -97,6 +98,8 @@ pub struct Options {
     pub crash: Option<Crash>,
     /// Write every sample of the scheduler to this file.
     pub record: Option<PathBuf>,
+    /// Write every input of the device core to this file.
+    pub record_core: Option<RecordCore>,
     /// Chain a checksum over all that is stored, so that two runs can be compared byte for byte.
     pub digest: bool,
     /// How long a domain may take to stop before it is killed, in seconds.
@@ -120,6 +123,7 @@ impl Default for Options {
             forced: None,
             crash: None,
             record: None,
+            record_core: None,
             digest: false,
             stop_patience_s: STOP_PATIENCE_S,
         }

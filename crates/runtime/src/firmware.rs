@@ -13,7 +13,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use osier_device::{CommandId, Completion, Crossing, Device, ReadContent, UnitMeta, WriteMeta};
+use osier_device::record::Recorded;
+use osier_device::{CommandId, Completion, Crossing, ReadContent, UnitMeta, WriteMeta};
 use osier_domain::arena::{Buffer, Unit};
 use osier_domain::message::{FLAG_FUA, Request};
 use osier_domain::{Direction, Domain, Nanos, Opcode, STREAMS_MAX, Side, Status, Step, Tag};
@@ -26,6 +27,7 @@ use crate::client::note_failure;
 use crate::clock;
 use crate::control::Gauge;
 use crate::error::RuntimeError;
+use crate::host::FIRST_EPOCH;
 use crate::link::Link;
 use crate::machine::{Machine, Turn};
 use crate::setup::{BufferBytes, Setup};
@@ -63,7 +65,7 @@ struct Firmware {
     machine: Machine,
     domain: Domain,
     link: Link,
-    device: Device<BufferBytes>,
+    device: Recorded<BufferBytes>,
     media: Arc<dyn Media>,
     sync: SyncWorker,
     syncs: Vec<(SyncTicket, OpId)>,
@@ -91,7 +93,7 @@ impl Firmware {
         let setup = Setup::open(bootstrap)?;
         let machine = setup.machine(Side::Device)?;
         let media = setup.media()?;
-        let device = setup.device(media.as_ref())?;
+        let device = setup.device(media.as_ref(), bootstrap.epoch > FIRST_EPOCH)?;
         let wait: WaitPolicy =
             bootstrap.options.device_wait.parse().map_err(|e| RuntimeError::Option(format!("{e}")))?;
         let waiter = Waiter::new(wait).map_err(|e| RuntimeError::Option(format!("{e}")))?;
@@ -461,6 +463,7 @@ impl Firmware {
             self.next_usage = Nanos(now.0 + USAGE_NS);
             self.setup.control.set_gauge(Gauge::DeviceCpu, clock::cpu());
             self.publish_idleness(now);
+            self.device.flush_recording();
         }
         self.setup.publish(now, &mut self.device, &self.domain, &self.machine.runner);
     }
@@ -536,6 +539,7 @@ impl Firmware {
             self.device.poll(now, &mut completions);
             done |= completions.iter().any(|c| c.id == id);
         }
+        self.device.end_recording();
         Ok(())
     }
 }

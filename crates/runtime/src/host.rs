@@ -30,7 +30,7 @@ const PROGRESS_NS: u64 = 100_000_000;
 /// How long an idle host sleeps at most before it looks at the control words.
 const IDLE_MAX: Duration = Duration::from_millis(2);
 /// The epoch of a session's start.
-const FIRST_EPOCH: u64 = 1;
+pub(crate) const FIRST_EPOCH: u64 = 1;
 /// How long a move asked for by hand may take before it is reported as not done.
 const COMMAND_NS: u64 = 2_000_000_000;
 

@@ -25,6 +25,7 @@ mod machine;
 mod pacer;
 pub mod pattern;
 mod record;
+mod recording;
 mod resident;
 mod sampler;
 mod setup;
@@ -35,5 +36,6 @@ pub mod workload;
 
 pub use check::check;
 pub use error::RuntimeError;
+pub use recording::RecordCore;
 pub use setup::{Attached, Setup, TenantUsage, modules_path, on_cut_region, pipelines_path};
 pub use supervisor::{Death, Session, SessionSpec, Watch, domain_main};

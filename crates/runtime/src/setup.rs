@@ -21,6 +21,7 @@ use osier_actor::{
     Arena, CodeCache, Compiler, Config, Engines, KeyRing, Limits, ModuleStore, Parts, Pipelines, Prepared as Code,
     Registry, Runner, Segment, prepare, try_out,
 };
+use osier_device::record::{Origin, Recorded, Tape};
 use osier_device::{Device, DeviceParams, Profile};
 use osier_domain::arena::Layout;
 use osier_domain::migrate::{self, OwnerState, Phase};
@@ -36,6 +37,7 @@ use crate::error::RuntimeError;
 use crate::link::{self, Link};
 use crate::machine::Machine;
 use crate::record::{Record, owners_bytes};
+use crate::recording::FileSink;
 use crate::workload::{SoakSpec, Witness};
 
 /// Where an image keeps its pipelines as they were written.
@@ -121,6 +123,7 @@ pub struct Setup {
     options: Options,
     incarnation: u64,
     keys: Zeroizing<Vec<u8>>,
+    profile_text: String,
 }
 
 impl Setup {
@@ -160,6 +163,7 @@ impl Setup {
             options: options.clone(),
             incarnation: 0,
             keys: Zeroizing::default(),
+            profile_text: profile_text.to_owned(),
         })
     }
 
@@ -341,16 +345,45 @@ impl Setup {
         Ok(inspect(&self.image)?.open_media()?)
     }
 
-    /// The device core, recovered from what the media and the write buffer hold.
-    pub fn device(&self, media: &dyn Media) -> Result<Device<BufferBytes>, RuntimeError> {
+    /// The device core, recovered from what the media and the write buffer hold. Its inputs are recorded if somebody
+    /// wants that; `goes_on` says that a former process of this session has begun the recording.
+    pub fn device(&self, media: &dyn Media, goes_on: bool) -> Result<Recorded<BufferBytes>, RuntimeError> {
         let params = self.device_params();
         let buffer = self.object("buffer")?;
         buffer.prefault()?;
         let buffer = BufferBytes(buffer);
         let mut read = |address: u64, out: &mut [u8]| media.read(address, out).map_err(|e| media_error(&e));
-        let (device, report) = Device::recover(&self.profile, params, buffer, &mut read)?;
+        let (device, report) = match self.tape(goes_on)? {
+            Some((origin, tape)) => Recorded::recover(&self.profile, params, buffer, &mut read, &origin, tape)?,
+            None => {
+                let (device, report) = Device::recover(&self.profile, params, buffer, &mut read)?;
+                (device.into(), report)
+            }
+        };
         tracing::debug!(?report, "the device core is recovered");
         Ok(device)
+    }
+
+    /// The recording of the core, if there is to be one. A file that cannot be gone on with does not keep a device
+    /// down that is to come up again.
+    fn tape(&self, goes_on: bool) -> Result<Option<(Origin, Tape)>, RuntimeError> {
+        let Some(to) = &self.options.record_core else { return Ok(None) };
+        let (sink, life) = match FileSink::open(to, goes_on) {
+            Ok(opened) => opened,
+            Err(error) if goes_on => {
+                tracing::error!(%error, "the device runs on without a recording of its core");
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        let origin = Origin {
+            profile_name: self.superblock.profile_name.clone(),
+            profile_text: self.profile_text.clone(),
+            rate_divisor: self.options.rate_divisor,
+            thermal_time_scale: self.options.thermal_time_scale,
+            life,
+        };
+        Ok(Some((origin, Tape::new(life, Box::new(sink)))))
     }
 
     /// Formats the write buffer of a device that never was up, or whose media forget everything with their
@@ -376,7 +409,7 @@ impl Setup {
     }
 
     /// Publishes the device's gauges.
-    pub fn publish(&self, now: Nanos, device: &mut Device<BufferBytes>, domain: &Domain, runner: &Runner) {
+    pub fn publish(&self, now: Nanos, device: &mut Recorded<BufferBytes>, domain: &Domain, runner: &Runner) {
         let control = &self.control;
         let sample = device.sample(now);
         control.set_temperature_millicelsius(i64::from(sample.temperature_millicelsius));
@@ -646,6 +679,9 @@ fn check_request(options: &Options, job: &Job, profile: &Profile) -> Result<(), 
         // Where the host's process makes it; nothing that is there is lost if this session does not start.
         let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
         opened.map_err(|source| RuntimeError::Record { path: path.clone(), source })?;
+    }
+    if let Some(to) = &options.record_core {
+        crate::recording::check(&to.path)?;
     }
     Ok(())
 }
