@@ -27,7 +27,7 @@ use crate::media::{MediaError, MediaOpKind};
 use crate::ops::Purpose;
 use crate::planted::Bug;
 use crate::sync::Asker;
-use crate::{ExtentKind, Lba, Nanos};
+use crate::{ExtentKind, Lba, Nanos, Payload};
 
 /// Relocation reads in flight while the host still has superblocks to write to.
 const RELOCATIONS_BACKGROUND: usize = 2;
@@ -196,6 +196,19 @@ impl Ftl {
             let bytes = (range.end - range.start) as u32;
             self.ops.issue(due, Purpose::Relocate { batch: number }, MediaOpKind::Read { address, bytes });
         }
+    }
+
+    /// The payloads that will be compared with their checksums once a batch is read.
+    pub(crate) fn payloads_of_batch(&self, number: usize) -> Vec<Payload> {
+        let batch = &self.collector.batches[number];
+        let left = batch.extents[batch.moved..].iter();
+        let payload = |&(slot, offset16): &(u32, u32)| {
+            let entry = self.directory.resident(slot, self.collector.victim, offset16)?;
+            let at = (u64::from(offset16) * 16 + u64::from(EXTENT_HEADER_BYTES)).checked_sub(batch.offset_bytes)?;
+            let compares = entry.kind == ExtentKind::Data && entry.stored_bytes > 0 && !entry.damaged;
+            compares.then_some(Payload { at, bytes: entry.stored_bytes, checksum: entry.checksum })
+        };
+        left.filter_map(payload).collect()
     }
 
     /// The victim is erased.

@@ -57,6 +57,7 @@ mod directory;
 mod error;
 mod ftl;
 mod gc;
+mod look;
 mod media;
 mod ops;
 pub mod page;
@@ -75,6 +76,7 @@ pub use codec::{ExtentKind, extent_footprint};
 pub use error::{Backpressure, FtlError, ReadRefused};
 pub use ftl::{Extent, Ftl, FtlEvent, FtlParams, LiveExtent, Location, Piece, PieceKind};
 pub use geometry::{Geometry, GeometryError};
+pub use look::{LOOKED_BYTES_MIN, Looked, Payload, ReadFor};
 pub use media::{MediaError, MediaOp, MediaOpKind, MediaResult};
 pub use nand::{Timing, TimingError};
 #[cfg(any(test, feature = "planted"))]

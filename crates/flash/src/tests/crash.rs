@@ -145,8 +145,8 @@ fn replay_seed(seed: u64, bug: Option<Bug>) -> Check {
     Ok(())
 }
 
-/// A full device is trimmed and filled again elsewhere, and neither is synced when power is lost: what was trimmed may be
-/// back beside what took its place. The extents are small, so that a lost page takes few with it.
+/// A full device is trimmed and filled again elsewhere, and neither is synced when power is lost: what was trimmed may
+/// be back beside what took its place. The extents are small, so that a lost page takes few with it.
 fn power_lost_after_a_trim_of_a_full_device(bug: Option<Bug>) -> Check {
     for seed in 0..10 {
         let params = FtlParams { thin: true, over_provisioning_permille: 400, gc_free_superblocks_low: 1, ..PARAMS };
