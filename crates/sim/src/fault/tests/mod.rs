@@ -12,7 +12,7 @@ const PAGE_SEEDS: u64 = 5_000;
 const EXTENT_SEEDS: u64 = 400;
 /// Seeds within which a planted bug must be found.
 const SEEDS_PLANTED: u64 = 2_000;
-/// Seeds for one that needs an erase that is cut, between two checkpoints, of the superblock that its stream wrote last.
+/// Seeds for one that needs a cut erase, between two checkpoints, of the superblock that its stream wrote last.
 const SEEDS_REOPEN_EMPTY: u64 = 10_000;
 
 fn run_all(model: Model, seeds: Range<u64>) -> Counts {
