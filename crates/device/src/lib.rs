@@ -19,6 +19,7 @@ pub mod predict;
 pub mod profile;
 pub mod status;
 pub mod thermal;
+pub mod window;
 
 mod pending;
 

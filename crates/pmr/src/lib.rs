@@ -27,6 +27,7 @@ mod map;
 mod object;
 pub mod owner;
 mod region;
+pub mod pass;
 pub mod ring;
 mod snapshot;
 mod table;
