@@ -23,7 +23,10 @@ const _: () = {
 /// # Panics
 /// With no byte or too many descriptors.
 pub fn send(socket: &UnixStream, message: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-    assert!(!message.is_empty() && fds.len() <= PASSED_MAX, "a message has a byte and at most {PASSED_MAX} descriptors");
+    assert!(
+        !message.is_empty() && fds.len() <= PASSED_MAX,
+        "a message has a byte and at most {PASSED_MAX} descriptors"
+    );
     let mut part = libc::iovec { iov_base: message.as_ptr().cast_mut().cast(), iov_len: message.len() };
     let mut control = [0_u64; CONTROL_WORDS];
     // SAFETY: an all-zero msghdr is a valid value of that plain struct.

@@ -68,7 +68,9 @@ pub enum CommandError {
         page: u64,
     },
     /// The flash has lost a page that was to be pinned.
-    #[error("page {page} cannot be read: the flash has lost its bytes; store to none of it, and restore it from a copy")]
+    #[error(
+        "page {page} cannot be read: the flash has lost its bytes; store to none of it, and restore it from a copy"
+    )]
     Lost {
         /// The page.
         page: u64,

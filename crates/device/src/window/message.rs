@@ -321,7 +321,8 @@ mod tests {
             assert_eq!(ToMapper::decode(&message.encode()), Some(message));
         }
         let policy = Command::Policy { name: "sieve".to_owned(), parameters: Default::default() };
-        let commands = [Command::Prefetch(1..2), Command::Pin(3..4), Command::Unpin(5..6), Command::Evict(7..8), policy];
+        let commands =
+            [Command::Prefetch(1..2), Command::Pin(3..4), Command::Unpin(5..6), Command::Evict(7..8), policy];
         let commands = commands.into_iter().map(|command| ToDevice::Command(u32::MAX, command));
         for message in commands.chain([ToDevice::Detach, ToDevice::Acknowledge { dirty: 0x7f }]) {
             let words = message.encode().unwrap();

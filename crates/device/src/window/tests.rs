@@ -199,7 +199,8 @@ impl World {
     fn unmap(&mut self, index: usize) {
         let process = &mut self.processes[index];
         let Some((pages, known)) = process.zaps.front().cloned() else { return };
-        let is_mapping = |thread: &Thread| matches!(thread, Thread::Answered(access, ..) if pages.contains(&access.page));
+        let is_mapping =
+            |thread: &Thread| matches!(thread, Thread::Answered(access, ..) if pages.contains(&access.page));
         if self.threads[index].iter().any(is_mapping) {
             return;
         }

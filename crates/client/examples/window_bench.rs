@@ -1,0 +1,143 @@
+//! What a window costs: `cargo run -p osier-client --example window_bench`. Prints a JSON object a figure, for `make bench`.
+//!
+//! The device is another process, started from this program; NAND takes no time unless a figure says so.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use osier_client::{FaultMode, Window, WindowOptions};
+use osier_device::Profile;
+use osier_device::profile::parse_override;
+use osier_device::window::Reserve;
+use osier_front::window::{ServeOptions, Server};
+use osier_pmr::WaitPolicy;
+
+const PAGE: usize = 4096;
+const PAGES: usize = 32 << 10;
+const CACHE_PAGES: usize = 8 << 10;
+/// Pages touched for a figure.
+const TOUCHES: usize = 200_000;
+
+/// The device's process: socket, and `zero` for NAND that takes no time.
+fn serve(socket: &Path, nand: &str) -> Result<(), Box<dyn std::error::Error>> {
+    let mut overrides = vec![format!("cache.size={{bytes={}}}", CACHE_PAGES * PAGE)];
+    overrides.push("ftl.slots_per_die_max=64".to_owned());
+    if nand == "zero" {
+        overrides.extend(["timing.read_ns=[1]", "timing.program_ns=[1]", "timing.erase_ns=1"].map(str::to_owned));
+    }
+    let overrides: Result<Vec<_>, _> = overrides.iter().map(|text| parse_override(text)).collect();
+    let text = Profile::built_in_text("cylon").ok_or("there is no profile cylon")?;
+    let profile = Profile::parse_with("cylon", text, &overrides?)?;
+    let config = profile.model(Some((PAGES * PAGE) as u64))?;
+    let options = ServeOptions {
+        socket: socket.to_owned(),
+        name: "bench".to_owned(),
+        reserve: Reserve { frames: 512, batch: 128 },
+        wait: WaitPolicy::Poll,
+        idle_bytes_max: (PAGES * PAGE) as u64,
+        seed: 1,
+    };
+    Ok(Server::new(&config, &options)?.run(&Arc::new(AtomicBool::new(false)))?)
+}
+
+struct Device {
+    process: Child,
+    socket: PathBuf,
+}
+
+impl Device {
+    fn start(nand: &str) -> Result<Device, Box<dyn std::error::Error>> {
+        let socket = std::env::temp_dir().join(format!("osier-window-bench-{}.sock", std::process::id()));
+        let own = std::env::current_exe()?;
+        let process = Command::new(own).arg("device").arg(&socket).arg(nand).stdin(Stdio::null()).spawn()?;
+        let began = Instant::now();
+        while std::os::unix::net::UnixStream::connect(&socket).is_err() && began.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(Device { process, socket })
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+/// A walk over all pages in an order without a pattern.
+fn page(step: usize) -> usize {
+    step.wrapping_mul(0x9e37_79b1) % PAGES
+}
+
+fn touch(window: &Window, page: usize, store: bool) {
+    // SAFETY: the page lies in the window, which nobody else uses.
+    unsafe {
+        let at = window.as_ptr().add(page * PAGE);
+        if store {
+            at.write_volatile(page as u8);
+        } else {
+            at.read_volatile();
+        }
+    }
+}
+
+fn print(name: &str, value: f64, unit: &str) {
+    println!("{{\"name\": \"window/{name}\", \"value\": {value:.3}, \"unit\": \"{unit}\"}}");
+}
+
+/// Misses in a steady state, one thread, no prefetch: latency and rate.
+fn misses(mode: FaultMode, name: &str, store: bool) -> Result<(), Box<dyn std::error::Error>> {
+    let device = Device::start("zero")?;
+    let window = Window::open(&device.socket, &WindowOptions { mode, ..WindowOptions::default() })?;
+    // Every page has been written, so that each miss brings bytes from the flash.
+    (0..PAGES).for_each(|page| touch(&window, page, true));
+    (0..PAGES).for_each(|step| touch(&window, page(step), store));
+    let mut times: Vec<u64> = Vec::with_capacity(TOUCHES);
+    let began = Instant::now();
+    for step in 0..TOUCHES {
+        let one = Instant::now();
+        touch(&window, page(step), store);
+        times.push(one.elapsed().as_nanos() as u64);
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    times.sort_unstable();
+    let kind = if store { "dirty" } else { "clean" };
+    print(&format!("{name}/{kind}/misses"), TOUCHES as f64 / seconds, "1/s");
+    print(&format!("{name}/{kind}/p50"), times[TOUCHES / 2] as f64 / 1000.0, "us");
+    print(&format!("{name}/{kind}/p99"), times[TOUCHES * 99 / 100] as f64 / 1000.0, "us");
+    let timing = window.timing();
+    print(&format!("{name}/{kind}/late-p50"), timing.lateness.quantile_ns(500) as f64 / 1000.0, "us");
+    eprintln!("{name} {kind}: {:?}", window.stats());
+    Ok(())
+}
+
+fn run() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments: Vec<String> = std::env::args().collect();
+    if let [_, word, socket, nand] = &arguments[..]
+        && word == "device"
+    {
+        return serve(Path::new(socket), nand);
+    }
+    for (mode, name) in
+        [(FaultMode::InThread, "in-thread"), (FaultMode::Spinning, "spinning"), (FaultMode::Sleeping, "sleeping")]
+    {
+        misses(mode, name, false)?;
+        misses(mode, name, true)?;
+    }
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("window_bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
