@@ -5,12 +5,16 @@ use std::time::Duration;
 use osier_device::window::Grant;
 use osier_device::window::message::Ask;
 
+use crate::evict::help;
 use crate::shared::{Shared, clock_ns};
 
 /// Spins before the processor is given to others, about 20 microseconds: an answer takes one or two.
 const SPINS: u32 = 2_000;
 /// A wait that is longer sleeps, but for its end, which is spun: sleeps end late by up to that much.
 const SLEEP_MARGIN_NS: u64 = 80_000;
+
+/// With so much time left until a page may be mapped, other pages are unmapped meanwhile.
+const HELP_NS: u64 = 25_000;
 
 /// What became of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +86,9 @@ pub fn resolve(shared: &Shared, page: u64, is_store: bool) -> Ended {
     let mut ended = Ended::Again;
     match reply.grant {
         Grant::Writable | Grant::Armed => {
+            if reply.due_ns.saturating_sub(clock_ns()) > HELP_NS {
+                help(shared, Some(page));
+            }
             wait_until(reply.due_ns);
             if shared.uffd.map(shared.address_of(page), reply.grant == Grant::Armed) {
                 shared.delivered(at_ns, reply.due_ns);
@@ -90,5 +97,6 @@ pub fn resolve(shared: &Shared, page: u64, is_store: bool) -> Ended {
         Grant::Lost | Grant::NoSuchPage => ended = Ended::Lost,
     }
     shared.give_lane(lane);
+    help(shared, None);
     ended
 }

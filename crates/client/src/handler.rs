@@ -5,6 +5,7 @@ use std::os::fd::AsRawFd;
 use osier_device::window::Grant;
 use osier_device::window::message::Ask;
 
+use crate::evict::help;
 use crate::fault::pause;
 use crate::shared::{Shared, clock_ns};
 use crate::uffd::Trap;
@@ -34,7 +35,9 @@ pub fn run(shared: &Shared) {
             spins = 0;
             continue;
         }
-        if shared.mode == FaultMode::Sleeping && pending.is_empty() {
+        if shared.mode == FaultMode::Spinning && pending.is_empty() {
+            help(shared, None);
+        } else if shared.mode == FaultMode::Sleeping && pending.is_empty() {
             sleep(shared);
         } else if shared.mode == FaultMode::Sleeping {
             pause(&mut spins);

@@ -12,12 +12,16 @@ use osier_device::window::message::{Ask, LANES, Refusal, Reply};
 use osier_pmr::words::Lines;
 use osier_pmr::{Doorbell, Object, Producer, SharedLines};
 
+use crate::evict::Zapper;
 use crate::histogram::Histogram;
 use crate::uffd::{PAGE, Uffd};
 use crate::window::FaultMode;
 
 /// The device serves.
 pub const LIVE: u32 = 0;
+/// Offset of the word that says how many lanes were ever used, and of the one that says that whoever faults unmaps.
+pub const LANES_USED_AT: u64 = 0;
+pub const HELPS_AT: u64 = 128;
 /// The device has died, and the window is inaccessible.
 pub const DEAD: u32 = 1;
 /// The program closes the window.
@@ -43,6 +47,7 @@ pub struct Shared {
     pub device_bell: Doorbell,
     pub bell: Doorbell,
     pub to_device: Mutex<Producer<SharedLines>>,
+    pub zapper: Mutex<Zapper>,
     pub state: AtomicU32,
     /// Becomes readable when the window closes.
     pub stop: OwnedFd,
@@ -100,7 +105,7 @@ impl Shared {
         self.bringing[lane].store(ask.page + 1, Ordering::Relaxed);
         let number = self.numbers[lane].load(Ordering::Relaxed) + 1;
         self.numbers[lane].store(number, Ordering::Relaxed);
-        let used = self.words.word64(0);
+        let used = self.words.word64(LANES_USED_AT);
         if used.load(Ordering::Relaxed) <= lane as u64 {
             used.fetch_max(lane as u64 + 1, Ordering::AcqRel);
         }

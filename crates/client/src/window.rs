@@ -19,7 +19,7 @@ use crate::attach::{Attached, attach};
 use crate::error::WindowError;
 use crate::fault::pause;
 use crate::histogram::Histogram;
-use crate::shared::{CLOSING, LIVE, Shared};
+use crate::shared::{CLOSING, HELPS_AT, LIVE, Shared};
 use crate::uffd::{PAGE, Uffd};
 use crate::{evict, handler, signal, watch};
 
@@ -110,9 +110,12 @@ impl Window {
                 return Err(error);
             }
         };
+        if mode_helps(options.mode) {
+            shared.words.word64(HELPS_AT).store(1, Ordering::Release);
+        }
         signal::note(&shared)?;
         let mut window = Window { shared, next_tag: AtomicU32::new(1), threads: Vec::new(), _socket: attached.socket };
-        window.start(attached.pidfd, &attached.segment)?;
+        window.start(attached.pidfd)?;
         Ok(window)
     }
 
@@ -135,6 +138,7 @@ impl Window {
             device_bell: Doorbell::new(&bell, 0),
             bell: Doorbell::new(&find("bell")?, 0),
             to_device: Mutex::new(ring(&find("to-device")?)?.producer()),
+            zapper: Mutex::new(evict::Zapper::new(ring(&find("to-mapper")?)?.consumer())),
             state: AtomicU32::new(LIVE),
             stop: eventfd()?,
             commands: Mutex::new(HashMap::new()),
@@ -144,11 +148,9 @@ impl Window {
         })
     }
 
-    fn start(&mut self, pidfd: OwnedFd, segment: &osier_pmr::Region) -> Result<(), WindowError> {
-        let segment = segment.find("to-mapper").map_err(|error| WindowError::Segment(error.to_string()))?;
-        let entries = ring(&segment)?.consumer();
+    fn start(&mut self, pidfd: OwnedFd) -> Result<(), WindowError> {
         let nothing = memfd()?;
-        self.spawn("osier-evict", move |shared| evict::run(shared, entries))?;
+        self.spawn("osier-evict", evict::run)?;
         self.spawn("osier-watch", move |shared| watch::run(shared, &pidfd, &nothing))?;
         if self.shared.mode != FaultMode::InThread {
             self.spawn("osier-faults", handler::run)?;
@@ -315,6 +317,14 @@ impl Drop for Window {
             let _ = to_device.push(words);
             self.shared.device_bell.ring();
         }
+    }
+}
+
+/// Whether whoever resolves faults has time to unmap pages, so that the thread for that need not be woken at once.
+fn mode_helps(mode: FaultMode) -> bool {
+    match mode {
+        FaultMode::InThread | FaultMode::Spinning => true,
+        FaultMode::Sleeping => false,
     }
 }
 

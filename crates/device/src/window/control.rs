@@ -112,6 +112,10 @@ pub(super) struct Commands {
 }
 
 impl Commands {
+    pub(super) fn are_waiting(&self) -> bool {
+        !self.bringing.is_empty() || !self.evicting.is_empty()
+    }
+
     /// Nobody waits for the commands of this mapper any more. What they pinned stays pinned: pins belong to the window.
     pub(super) fn forget(&mut self, mapper: MapperId) {
         self.bringing.retain(|bringing| bringing.mapper != mapper);

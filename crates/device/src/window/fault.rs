@@ -54,6 +54,10 @@ pub(super) struct Filling {
 }
 
 impl Filling {
+    pub(super) fn waits_for_frame(&self) -> bool {
+        self.is_draining
+    }
+
     pub(super) fn forget(&mut self, mapper: MapperId) {
         self.waiters.retain(|waiter| waiter.mapper != mapper);
         if self.mapped.by & mapper.bit() != 0 {

@@ -351,6 +351,12 @@ impl<R: Resident> Window<R> {
         !self.outputs.is_empty()
     }
 
+    /// Whether a fault or a command waits until pages have left.
+    #[must_use]
+    pub fn is_waited_for(&self) -> bool {
+        !self.blocked.is_empty() || self.commands.are_waiting() || self.fills.values().any(Filling::waits_for_frame)
+    }
+
     /// When something happens by itself, if anything does that somebody waits for.
     #[must_use]
     pub fn next_event(&self) -> Option<Nanos> {

@@ -20,6 +20,12 @@ use super::has_ended;
 /// `SO_PEERPIDFD` of Linux's `socket.h`, which the libc crate lacks.
 const SO_PEERPIDFD: libc::c_int = 77;
 
+/// Offset of the word in which a program says how many lanes it ever used, and of the one in which it says that whoever
+/// faults unmaps, so that the thread for that need not be woken at once. Between them lie the figures.
+const LANES_USED_AT: u64 = 0;
+const FIGURES_AT: u64 = 8;
+const HELPS_AT: u64 = 128;
+
 /// Why a program could not attach.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AttachError {
@@ -47,6 +53,8 @@ pub(super) struct Mapper {
     /// Entries that the ring had no room for.
     backlog: VecDeque<Words>,
     has_sent: bool,
+    /// It has acknowledged something since the device last looked around: it unmaps without being woken.
+    pub is_unmapping: bool,
     bell: Doorbell,
     socket: UnixStream,
     pidfd: OwnedFd,
@@ -75,6 +83,7 @@ impl Mapper {
             to_mapper: ring(region, "to-mapper")?.producer(),
             backlog: VecDeque::new(),
             has_sent: false,
+            is_unmapping: false,
             bell: Doorbell::new(&bell, 0),
             pidfd: peer_pidfd(&socket)?,
             socket,
@@ -98,7 +107,7 @@ impl Mapper {
 
     /// Lanes that were ever used; the program says so before it uses one.
     fn lanes_used(&self) -> usize {
-        (self.words.word64(0).load(Ordering::Acquire) as usize).min(LANES)
+        (self.words.word64(LANES_USED_AT).load(Ordering::Acquire) as usize).min(LANES)
     }
 
     fn new_fault(&self, lane: usize) -> Option<u64> {
@@ -144,16 +153,16 @@ impl Mapper {
         }
     }
 
-    /// Wakes the program if something was sent.
-    pub fn flush(&mut self) {
+    /// Wakes the program if something was sent that does not wait for its next fault.
+    pub fn flush(&mut self, is_urgent: bool) {
         while let Some(words) = self.backlog.front() {
             if self.to_mapper.push(*words).is_err() {
                 break;
             }
             self.backlog.pop_front();
-            self.has_sent = true;
         }
-        if std::mem::take(&mut self.has_sent) {
+        if self.has_sent && (is_urgent || self.words.word64(HELPS_AT).load(Ordering::Relaxed) == 0) {
+            self.has_sent = false;
             self.bell.ring();
         }
     }
@@ -174,8 +183,9 @@ impl Mapper {
             stats.flash.superblocks_erased,
             counts.blocked,
         ];
-        for (index, word) in (1..).zip(words) {
-            self.words.word64(index * 8).store(word, Ordering::Relaxed);
+        const { assert!(FIGURES_AT + 11 * 8 <= HELPS_AT) };
+        for (index, word) in (0..).zip(words) {
+            self.words.word64(FIGURES_AT + index * 8).store(word, Ordering::Relaxed);
         }
     }
 }

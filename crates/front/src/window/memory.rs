@@ -1,6 +1,5 @@
 //! The memory that programs map: a page of it at its place in the window, there while the page is resident.
 
-use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
@@ -9,6 +8,9 @@ use osier_device::window::{PAGE_BYTES, PageBytes, Resident};
 
 /// Pages given back to the system in a turn in which nothing else is to be done.
 const GIVEN_BACK_PER_TURN: usize = 8;
+
+/// Idle pages beyond the limit that wait for such a turn.
+const IDLE_SLACK: usize = 1024;
 
 /// No memory to map.
 #[derive(Debug, thiserror::Error)]
@@ -26,11 +28,12 @@ pub struct Memory {
     fd: OwnedFd,
     base: NonNull<u8>,
     bytes: usize,
-    /// Pages that have left and whose memory is kept, oldest first; those that are back are passed over.
-    idle: VecDeque<u32>,
     /// A bit for each page whose memory is kept though it has left.
     is_idle: Vec<u64>,
+    idle: usize,
     idle_max: usize,
+    /// Where the search for an idle page goes on, in words.
+    hand: usize,
 }
 
 impl Memory {
@@ -66,9 +69,10 @@ impl Memory {
             fd,
             base,
             bytes: length,
-            idle: VecDeque::new(),
             is_idle: vec![0; (pages as usize).div_ceil(64)],
+            idle: 0,
             idle_max: (idle_bytes_max / PAGE_BYTES as u64) as usize,
+            hand: 0,
         })
     }
 
@@ -85,28 +89,35 @@ impl Memory {
         unsafe { self.base.add(offset).as_ptr() }
     }
 
-    /// Gives memory of idle pages beyond the limit back to the system, a little at a time.
+    /// Gives memory of idle pages beyond the limit back to the system, a little at a time, going round the window.
     pub fn give_back(&mut self) {
         for _ in 0..GIVEN_BACK_PER_TURN {
-            if self.idle.len() <= self.idle_max {
+            if self.idle <= self.idle_max {
                 return;
             }
-            let Some(page) = self.idle.pop_front() else { return };
-            let (word, bit) = (page as usize / 64, 1 << (page % 64));
-            if self.is_idle[word] & bit != 0 {
-                self.is_idle[word] &= !bit;
-                let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-                let offset = i64::from(page) * PAGE_BYTES as i64;
-                // SAFETY: a plain call on an owned descriptor; nobody maps the page. A refusal costs memory alone.
-                unsafe { libc::fallocate(self.fd.as_raw_fd(), mode, offset, PAGE_BYTES as i64) };
+            while self.is_idle[self.hand] == 0 {
+                self.hand = (self.hand + 1) % self.is_idle.len();
             }
+            let page = self.hand * 64 + self.is_idle[self.hand].trailing_zeros() as usize;
+            self.note(page as u64, false);
+            let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+            let (offset, bytes) = ((page * PAGE_BYTES) as i64, PAGE_BYTES as i64);
+            // SAFETY: a plain call on an owned descriptor; nobody maps the page. A refusal costs memory alone.
+            unsafe { libc::fallocate(self.fd.as_raw_fd(), mode, offset, bytes) };
         }
+    }
+
+    fn note(&mut self, page: u64, is_idle: bool) {
+        let (word, bit) = (page as usize / 64, 1 << (page % 64));
+        let was_idle = self.is_idle[word] & bit != 0;
+        self.is_idle[word] = if is_idle { self.is_idle[word] | bit } else { self.is_idle[word] & !bit };
+        self.idle = self.idle + usize::from(is_idle) - usize::from(was_idle);
     }
 }
 
 impl Resident for Memory {
     fn load(&mut self, page: u64, bytes: Option<&PageBytes>) {
-        self.is_idle[page as usize / 64] &= !(1 << (page % 64));
+        self.note(page, false);
         let to = self.at(page);
         match bytes {
             // SAFETY: a page of the mapping; a program that maps it against the rules races with itself alone.
@@ -122,9 +133,8 @@ impl Resident for Memory {
     }
 
     fn left(&mut self, page: u64) {
-        self.is_idle[page as usize / 64] |= 1 << (page % 64);
-        self.idle.push_back(page as u32);
-        if self.idle.len() > 2 * self.idle_max + GIVEN_BACK_PER_TURN {
+        self.note(page, true);
+        if self.idle > self.idle_max + IDLE_SLACK {
             self.give_back();
         }
     }

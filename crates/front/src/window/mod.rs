@@ -203,7 +203,10 @@ impl Server {
             let Some(words) = mapper.next_entry() else { break };
             is_busy = true;
             let taken = match ToDevice::decode(&words) {
-                Ok(ToDevice::Acknowledge { dirty }) => self.window.zapped(now, id, dirty),
+                Ok(ToDevice::Acknowledge { dirty }) => {
+                    mapper.is_unmapping = true;
+                    self.window.zapped(now, id, dirty)
+                }
                 Ok(ToDevice::Command(tag, command)) => self.window.command(now, id, tag, command),
                 Ok(ToDevice::Detach) => {
                     mapper.has_left = true;
@@ -222,7 +225,9 @@ impl Server {
     }
 
     fn hand_out(&mut self) {
+        let mut has_done = false;
         for output in self.outputs.drain(..) {
+            has_done |= matches!(output, Output::Done { .. });
             let (Output::Answer { mapper: id, .. } | Output::Zap { mapper: id, .. } | Output::Done { mapper: id, .. }) =
                 output;
             // It may just have gone.
@@ -240,8 +245,9 @@ impl Server {
                 }
             }
         }
+        let is_urgent = has_done || self.window.is_waited_for();
         for mapper in &mut self.mappers {
-            mapper.flush();
+            mapper.flush(is_urgent);
         }
     }
 
@@ -259,6 +265,8 @@ impl Server {
         let stats = self.window.stats();
         for mapper in &mut self.mappers {
             mapper.publish(&stats);
+            let is_unmapping = std::mem::take(&mut mapper.is_unmapping);
+            mapper.flush(!is_unmapping);
             mapper.has_left |= mapper.is_dead();
         }
         let gone: Vec<MapperId> =
