@@ -25,7 +25,7 @@ const TOUCHES: usize = 100_000;
 fn serve(socket: &Path, nand: &str) -> Result<(), Box<dyn std::error::Error>> {
     let mut overrides = vec![format!("cache.size={{bytes={}}}", CACHE_PAGES * PAGE)];
     // A device as small as this one has few superblocks: without room collection would be all that is measured.
-    overrides.extend(["ftl.slots_per_die_max=64", "ftl.over_provisioning_permille=400"].map(str::to_owned));
+    overrides.extend(["ftl.slots_per_die_max=8", "ftl.over_provisioning_permille=400"].map(str::to_owned));
     if nand == "zero" {
         overrides.extend(["timing.read_ns=[1]", "timing.program_ns=[1]", "timing.erase_ns=1"].map(str::to_owned));
     }
@@ -53,7 +53,10 @@ impl Device {
     fn start(nand: &str) -> Result<Device, Box<dyn std::error::Error>> {
         let socket = std::env::temp_dir().join(format!("osier-window-bench-{}.sock", std::process::id()));
         let own = std::env::current_exe()?;
-        let process = Command::new(own).arg("device").arg(&socket).arg(nand).stdin(Stdio::null()).spawn()?;
+        let mut command = Command::new(own);
+        // The flash is random accesses to much memory: huge pages, which glibc asks for when told so.
+        command.env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
+        let process = command.arg("device").arg(&socket).arg(nand).stdin(Stdio::null()).spawn()?;
         let began = Instant::now();
         while std::os::unix::net::UnixStream::connect(&socket).is_err() && began.elapsed() < Duration::from_secs(10) {
             std::thread::sleep(Duration::from_millis(5));
@@ -112,7 +115,16 @@ fn misses(mode: FaultMode, name: &str, store: bool) -> Result<(), Box<dyn std::e
     print(&format!("{name}/{kind}/p50"), times[TOUCHES / 2] as f64 / 1000.0, "us");
     print(&format!("{name}/{kind}/p99"), times[TOUCHES * 99 / 100] as f64 / 1000.0, "us");
     let timing = window.timing();
-    print(&format!("{name}/{kind}/late-p50"), timing.lateness.quantile_ns(500) as f64 / 1000.0, "us");
+    let parts = [
+        ("latency", &timing.latency),
+        ("late", &timing.lateness),
+        ("asking", &timing.asking),
+        ("device", &timing.device),
+        ("mapping", &timing.mapping),
+    ];
+    for (part, histogram) in parts {
+        print(&format!("{name}/{kind}/{part}-p50"), histogram.quantile_ns(500) as f64 / 1000.0, "us");
+    }
     eprintln!("{name} {kind}: {:?}", window.stats());
     Ok(())
 }

@@ -90,8 +90,9 @@ pub fn resolve(shared: &Shared, page: u64, is_store: bool) -> Ended {
                 help(shared, Some(page));
             }
             wait_until(reply.due_ns);
+            let map_ns = clock_ns();
             if shared.uffd.map(shared.address_of(page), reply.grant == Grant::Armed) {
-                shared.delivered(at_ns, reply.due_ns);
+                shared.delivered(at_ns, &reply, map_ns);
             }
         }
         Grant::Lost | Grant::NoSuchPage => ended = Ended::Lost,

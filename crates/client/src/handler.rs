@@ -66,11 +66,12 @@ fn finish(shared: &Shared, fault: &Pending) -> bool {
     let address = shared.address_of(fault.page);
     match reply.grant {
         Grant::Writable | Grant::Armed => {
-            if clock_ns() < reply.due_ns {
+            let map_ns = clock_ns();
+            if map_ns < reply.due_ns {
                 return false;
             }
             if shared.uffd.map(address, reply.grant == Grant::Armed) {
-                shared.delivered(fault.at_ns, reply.due_ns);
+                shared.delivered(fault.at_ns, &reply, map_ns);
             }
         }
         Grant::Lost | Grant::NoSuchPage => {

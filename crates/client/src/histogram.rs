@@ -13,6 +13,33 @@ pub struct Histogram {
     max_ns: AtomicU64,
 }
 
+/// How well this process kept the times that the device asked for, and where the time of a fault went.
+#[derive(Debug)]
+pub struct Timing {
+    /// From the fault, as far as this process sees it, to the page being mapped.
+    pub latency: Histogram,
+    /// From when the page was due to its being mapped: the emulator's own error.
+    pub lateness: Histogram,
+    /// From the fault to the device's taking it.
+    pub asking: Histogram,
+    /// From there to its answer.
+    pub device: Histogram,
+    /// The call that maps the page.
+    pub mapping: Histogram,
+}
+
+impl Timing {
+    pub(crate) fn new() -> Timing {
+        Timing {
+            latency: Histogram::new(),
+            lateness: Histogram::new(),
+            asking: Histogram::new(),
+            device: Histogram::new(),
+            mapping: Histogram::new(),
+        }
+    }
+}
+
 fn bucket(ns: u64) -> usize {
     if ns < PARTS as u64 {
         return ns as usize;

@@ -30,7 +30,7 @@ mod watch;
 mod window;
 
 pub use error::WindowError;
-pub use histogram::Histogram;
+pub use histogram::{Histogram, Timing};
 pub use osier_device::window::Report;
 pub use osier_device::window::message::Refusal;
-pub use window::{FaultMode, Timing, Window, WindowOptions, WindowStats};
+pub use window::{FaultMode, Window, WindowOptions, WindowStats};

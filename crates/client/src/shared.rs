@@ -13,7 +13,7 @@ use osier_pmr::words::Lines;
 use osier_pmr::{Doorbell, Object, Producer, SharedLines};
 
 use crate::evict::Zapper;
-use crate::histogram::Histogram;
+use crate::histogram::Timing;
 use crate::uffd::{PAGE, Uffd};
 use crate::window::FaultMode;
 
@@ -53,10 +53,7 @@ pub struct Shared {
     pub stop: OwnedFd,
     pub commands: Mutex<HashMap<u32, Option<Result<Report, Refusal>>>>,
     pub ended: Condvar,
-    /// From the fault to the page being mapped.
-    pub latency: Histogram,
-    /// From when the device said that a page may be mapped to its being mapped.
-    pub lateness: Histogram,
+    pub timing: Timing,
 }
 
 /// Nanoseconds of the monotonic clock, the same in all processes.
@@ -129,11 +126,14 @@ impl Shared {
         Reply::decode(&words)
     }
 
-    /// Counts a page that has just been mapped.
-    pub fn delivered(&self, asked_ns: u64, due_ns: u64) {
+    /// Counts a page that has just been mapped; `map_ns` is when that was begun.
+    pub fn delivered(&self, asked_ns: u64, reply: &Reply, map_ns: u64) {
         let now = clock_ns();
-        self.latency.record(now.saturating_sub(asked_ns));
-        self.lateness.record(now.saturating_sub(due_ns));
+        self.timing.latency.record(now.saturating_sub(asked_ns));
+        self.timing.lateness.record(now.saturating_sub(reply.due_ns));
+        self.timing.asking.record(reply.taken_ns.saturating_sub(asked_ns));
+        self.timing.device.record(reply.answered_ns.saturating_sub(reply.taken_ns));
+        self.timing.mapping.record(now.saturating_sub(map_ns));
     }
 
     /// Says on standard error why the program is about to get SIGBUS.

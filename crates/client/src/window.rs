@@ -18,7 +18,7 @@ use osier_pmr::{Doorbell, Object, Ring, SharedLines, ring_bytes};
 use crate::attach::{Attached, attach};
 use crate::error::WindowError;
 use crate::fault::pause;
-use crate::histogram::Histogram;
+use crate::histogram::Timing;
 use crate::shared::{CLOSING, HELPS_AT, LIVE, Shared};
 use crate::uffd::{PAGE, Uffd};
 use crate::{evict, handler, signal, watch};
@@ -70,15 +70,6 @@ pub struct WindowStats {
     pub superblocks_erased: u64,
     /// Faults that had to wait for a frame.
     pub blocked: u64,
-}
-
-/// How well this process kept the times that the device asked for.
-#[derive(Clone, Copy, Debug)]
-pub struct Timing<'a> {
-    /// From the fault, as far as this process sees it, to the page being mapped.
-    pub latency: &'a Histogram,
-    /// From when the page was due to its being mapped: the emulator's own error.
-    pub lateness: &'a Histogram,
 }
 
 /// The memory of a device, mapped. Closes when it is dropped: whoever touches it then is on his own.
@@ -143,8 +134,7 @@ impl Window {
             stop: eventfd()?,
             commands: Mutex::new(HashMap::new()),
             ended: Condvar::new(),
-            latency: Histogram::new(),
-            lateness: Histogram::new(),
+            timing: Timing::new(),
         })
     }
 
@@ -257,8 +247,8 @@ impl Window {
 
     /// How well the times were kept.
     #[must_use]
-    pub fn timing(&self) -> Timing<'_> {
-        Timing { latency: &self.shared.latency, lateness: &self.shared.lateness }
+    pub fn timing(&self) -> &Timing {
+        &self.shared.timing
     }
 
     fn died(&self) -> WindowError {

@@ -7,6 +7,9 @@ use osier_flash::page::{Done, Outcome, Status};
 use super::planted::Bug;
 use super::{Event, Mapped, MapperId, Misuse, Output, Resident, Window};
 
+/// Fills for which the reserve was not restored, at most: a few, so that it is never empty because of them alone.
+const SHORT_MAX: usize = 4;
+
 /// The first access to a page that a mapper does not map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
@@ -77,12 +80,16 @@ impl<R: Resident> Window<R> {
         if self.attached & fault.mapper.bit() == 0 {
             return Err(Misuse::NotAttached(fault.mapper));
         }
+        if self.short.len() >= SHORT_MAX {
+            self.reclaim();
+        }
         self.counts.faults += 1;
         if fault.page >= self.pages {
             self.answer(&fault, self.now, Grant::NoSuchPage);
         } else if !self.ask(&fault) {
             self.counts.blocked += 1;
             self.blocked.push_back(Blocked { fault });
+            self.reclaim();
             self.send_all_zaps();
         }
         if self.retry {
@@ -146,14 +153,22 @@ impl<R: Resident> Window<R> {
             self.leave(page, was, waits.then_some(frame), None);
             self.send_all_zaps();
         }
-        while let Some(evicted) = self.cache.reclaim(fill.page) {
-            let was = std::mem::take(&mut self.mapped[evicted.frame as usize]);
-            self.leave(evicted.page, was, None, None);
-        }
+        self.short.push(fill.page);
         if self.reading >= self.fills_max || !self.queue.is_empty() {
             self.queue.push_back(frame);
         } else {
             self.read(frame);
+        }
+    }
+
+    /// Lets pages leave until each set has its reserve again. A fault does not wait for it: it is done when the answers
+    /// are out, or when the next one comes.
+    pub(super) fn reclaim(&mut self) {
+        while let Some(page) = self.short.pop() {
+            while let Some(evicted) = self.cache.reclaim(page) {
+                let was = std::mem::take(&mut self.mapped[evicted.frame as usize]);
+                self.leave(evicted.page, was, None, None);
+            }
         }
     }
 

@@ -16,8 +16,8 @@ use super::PAGE_BYTES;
 /// The bytes of a page.
 pub type PageBytes = [u8; PAGE_BYTES];
 
-/// Pages that are taken from the system's memory at a time.
-const CHUNK_PAGES: usize = 256;
+/// Pages that are taken from the system's memory at a time: enough for pages of 2 MiB, where the system has them.
+const CHUNK_PAGES: usize = 1024;
 
 /// What is kept of a copy beside its bytes.
 #[derive(Debug, Clone, Copy, Default)]
@@ -177,6 +177,10 @@ impl PageMedia for ByteMedia {
 
     fn slot(&self, slot: u32) -> SlotState {
         self.slots[slot as usize].clone()
+    }
+
+    fn unit(&self, slot: u32, index: usize) -> Option<Unit> {
+        units_of(&self.slots[slot as usize]).get(index).copied()
     }
 
     fn cut_program(&mut self, slot: u32, _life: u64, _record: Option<Record>) {

@@ -68,6 +68,10 @@ pub struct Reply {
     pub due_ns: u64,
     /// As what.
     pub grant: Grant,
+    /// When the device took the fault, and when it had answered: what is lost on the way, and what in the device.
+    pub taken_ns: u64,
+    /// See above.
+    pub answered_ns: u64,
 }
 
 impl Reply {
@@ -80,7 +84,7 @@ impl Reply {
             Grant::Lost => 3,
             Grant::NoSuchPage => 4,
         };
-        [0, self.due_ns, grant, 0, 0, 0, 0, 0]
+        [0, self.due_ns, grant, self.taken_ns, self.answered_ns, 0, 0, 0]
     }
 
     /// What a line says; nothing if it says nothing that there is.
@@ -93,7 +97,7 @@ impl Reply {
             4 => Grant::NoSuchPage,
             _ => return None,
         };
-        Some(Reply { due_ns: words[1], grant })
+        Some(Reply { due_ns: words[1], grant, taken_ns: words[3], answered_ns: words[4] })
     }
 }
 
@@ -330,7 +334,7 @@ mod tests {
             assert_eq!(ToDevice::decode(&words), Ok(message));
         }
         for grant in [Grant::Writable, Grant::Armed, Grant::Lost, Grant::NoSuchPage] {
-            let reply = Reply { due_ns: u64::MAX, grant };
+            let reply = Reply { due_ns: u64::MAX, grant, taken_ns: 3, answered_ns: 4 };
             assert_eq!(Reply::decode(&reply.encode()), Some(reply));
         }
         let ask = Ask { page: 5, is_store: true, at_ns: 6 };

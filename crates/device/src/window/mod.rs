@@ -192,6 +192,8 @@ pub struct Window<R> {
     /// Writes that the flash had no room for: page and copy.
     unwritten: VecDeque<(u64, u64)>,
     blocked: VecDeque<Blocked>,
+    /// Pages in whose sets the reserve has to be restored.
+    short: Vec<u64>,
     /// Whether something happened that what is blocked may have waited for.
     retry: bool,
     commands: Commands,
@@ -274,6 +276,7 @@ impl<R: Resident> Window<R> {
             writes: BTreeMap::new(),
             unwritten: VecDeque::new(),
             blocked: VecDeque::new(),
+            short: Vec::new(),
             retry: false,
             commands: Commands::default(),
             agenda: BinaryHeap::new(),
@@ -339,9 +342,13 @@ impl<R: Resident> Window<R> {
         self.retry_blocked();
     }
 
-    /// Moves time on to `now`, and hands out what is to be done.
+    /// Moves time on to `now`, and hands out what is to be done. Where nothing is, it prepares for the next fault: to be
+    /// called again when what it gave has been done.
     pub fn poll(&mut self, now: Nanos, outputs: &mut Vec<Output>) {
         self.advance(now);
+        if self.outputs.is_empty() {
+            self.reclaim();
+        }
         outputs.extend(self.outputs.drain(..));
     }
 

@@ -45,6 +45,8 @@ pub(super) struct Mapper {
     lanes: SharedLines,
     /// The number of the latest fault of each lane.
     seen: [u64; LANES],
+    /// When that was taken.
+    taken_ns: [u64; LANES],
     /// A bit for each lane whose fault is not answered.
     asked: u64,
     words: Object,
@@ -77,6 +79,7 @@ impl Mapper {
             has_left: false,
             lanes: SharedLines::new(&lanes, 0, LANES * 2),
             seen: [0; LANES],
+            taken_ns: [0; LANES],
             asked: 0,
             words,
             to_device: ring(region, "to-device")?.consumer(),
@@ -121,11 +124,11 @@ impl Mapper {
     }
 
     /// A fault that has not been taken.
-    pub fn next_fault(&mut self) -> Option<(u16, Ask)> {
+    pub fn next_fault(&mut self, now: Nanos) -> Option<(u16, Ask)> {
         let (lane, number) = (0..self.lanes_used()).find_map(|lane| Some((lane, self.new_fault(lane)?)))?;
         let mut words = [0; 8];
         self.lanes.load_rest(lane * 2, &mut words);
-        self.seen[lane] = number;
+        (self.seen[lane], self.taken_ns[lane]) = (number, now.0);
         self.asked |= 1 << lane;
         Some((lane as u16, Ask::decode(&words)))
     }
@@ -136,10 +139,11 @@ impl Mapper {
     }
 
     /// Answers the fault of a lane.
-    pub fn answer(&mut self, lane: u16, due: Nanos, grant: Grant) {
+    pub fn answer(&mut self, lane: u16, due: Nanos, grant: Grant, now: Nanos) {
         let lane = usize::from(lane);
+        let reply = Reply { due_ns: due.0, grant, taken_ns: self.taken_ns[lane], answered_ns: now.0 };
         let line = lane * 2 + 1;
-        self.lanes.store_rest(line, &Reply { due_ns: due.0, grant }.encode());
+        self.lanes.store_rest(line, &reply.encode());
         self.asked &= !(1 << lane);
         self.lanes.line(line)[0].store(self.seen[lane], Ordering::Release);
     }

@@ -162,12 +162,15 @@ impl Server {
     pub fn turn(&mut self) -> Result<(), ServeError> {
         let now = clock();
         let mut is_busy = false;
+        // Faults are answered before anything else is looked at: somebody waits.
         for index in 0..self.mappers.len() {
-            is_busy |= self.serve(now, index);
+            is_busy |= self.take_faults(now, index);
         }
-        self.window.poll(now, &mut self.outputs);
-        is_busy |= !self.outputs.is_empty();
-        self.hand_out();
+        is_busy |= self.hand_out(now);
+        for index in 0..self.mappers.len() {
+            is_busy |= self.take_entries(now, index);
+        }
+        is_busy |= self.hand_out(now);
         if now >= self.next_look {
             self.look_around(now)?;
         }
@@ -185,20 +188,27 @@ impl Server {
         self.waiter.wait_for(&self.bell, timeout, || mappers.iter().any(Mapper::has_message).then_some(()));
     }
 
-    /// Takes what a mapper says; whether it said anything.
-    fn serve(&mut self, now: Nanos, index: usize) -> bool {
+    /// Takes a mapper's faults; whether there were any.
+    fn take_faults(&mut self, now: Nanos, index: usize) -> bool {
         let mut is_busy = false;
         let mapper = &mut self.mappers[index];
-        let id = mapper.id;
-        while let Some((lane, ask)) = mapper.next_fault() {
+        while let Some((lane, ask)) = mapper.next_fault(now) {
             is_busy = true;
             // A time in the future would be believed.
             let at = Nanos(ask.at_ns.min(now.0));
-            let fault = Fault { mapper: id, lane, page: ask.page, is_store: ask.is_store };
+            let fault = Fault { mapper: mapper.id, lane, page: ask.page, is_store: ask.is_store };
             if let Err(misuse) = self.window.fault(at, fault) {
                 mapper.fail(&misuse.to_string());
             }
         }
+        is_busy
+    }
+
+    /// Takes what else a mapper says; whether it said anything.
+    fn take_entries(&mut self, now: Nanos, index: usize) -> bool {
+        let mut is_busy = false;
+        let mapper = &mut self.mappers[index];
+        let id = mapper.id;
         for _ in 0..ENTRIES_PER_TURN {
             let Some(words) = mapper.next_entry() else { break };
             is_busy = true;
@@ -224,7 +234,13 @@ impl Server {
         is_busy
     }
 
-    fn hand_out(&mut self) {
+    /// Does what the core says; whether it said anything.
+    fn hand_out(&mut self, now: Nanos) -> bool {
+        self.window.poll(now, &mut self.outputs);
+        if self.outputs.is_empty() {
+            return false;
+        }
+        let answered = clock();
         let mut has_done = false;
         for output in self.outputs.drain(..) {
             has_done |= matches!(output, Output::Done { .. });
@@ -233,7 +249,7 @@ impl Server {
             // It may just have gone.
             let Some(mapper) = self.mappers.iter_mut().find(|mapper| mapper.id == id) else { continue };
             match output {
-                Output::Answer { lane, due, grant, .. } => mapper.answer(lane, due, grant),
+                Output::Answer { lane, due, grant, .. } => mapper.answer(lane, due, grant, answered),
                 Output::Zap { pages, known, .. } => {
                     let mut all = [0; osier_device::window::ZAP_PAGES_MAX];
                     all[..pages.len()].copy_from_slice(&pages);
@@ -249,6 +265,7 @@ impl Server {
         for mapper in &mut self.mappers {
             mapper.flush(is_urgent);
         }
+        true
     }
 
     /// Who came, and who has gone.
