@@ -127,7 +127,7 @@ pub struct Trap {
 impl Uffd {
     /// Registers a range; with `in_thread` a fault is a SIGBUS of the thread, else a message.
     pub fn new(base: usize, bytes: usize, in_thread: bool) -> Result<Uffd, WindowError> {
-        let fd = if in_thread { open(USER_MODE_ONLY) } else { open(0).or_else(|refused| open_device(refused)) }
+        let fd = if in_thread { open(USER_MODE_ONLY) } else { open(0).or_else(open_device) }
             .map_err(|source| refused(in_thread, source))?;
         let offered = handshake(&open(USER_MODE_ONLY).map_err(|source| refused(true, source))?, 0)?;
         if offered & FEATURE_MINOR_SHMEM == 0 {

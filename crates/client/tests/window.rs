@@ -113,9 +113,14 @@ fn count(window: &Window, user: usize) {
 
 /// Starts this test program again, to do something else.
 fn child(what: &str, device: &Device) -> std::process::Child {
+    child_command(what, device).spawn().unwrap()
+}
+
+fn child_command(what: &str, device: &Device) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["the_child", "--exact", "--nocapture"]).env(CHILD, what).env(CHILD_SOCKET, device.socket());
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    command
 }
 
 #[test]
@@ -128,9 +133,14 @@ fn the_child() {
         Some(&"Sleeping") => FaultMode::Sleeping,
         _ => FaultMode::InThread,
     };
-    let window = Window::open(socket.as_ref(), &WindowOptions { mode, ..WindowOptions::default() }).unwrap();
+    let window = Window::open(socket.as_ref(), &WindowOptions { mode, ..WindowOptions::default() });
+    let window = window.unwrap_or_else(|error| {
+        eprintln!("{error}");
+        std::process::exit(9);
+    });
     match words[0] {
         "count" => count(&window, words[1].parse().unwrap()),
+        "opens" => {}
         "load" => _ = load(&window, words[1].parse::<usize>().unwrap() * 512),
         // Until it is killed, or the device is.
         "churn" => {
@@ -165,15 +175,11 @@ fn a_program_whose_device_dies_gets_sigbus_and_a_message() {
         assert!(program.try_wait().unwrap().is_none(), "{mode:?}: it runs");
         device.kill();
         let status = await_end(&mut program);
-        assert_eq!(status.signal(), Some(libc_sigbus()), "{mode:?}: {status}");
+        assert_eq!(status.signal(), Some(libc::SIGBUS), "{mode:?}: {status}");
         let mut said = String::new();
         std::io::Read::read_to_string(&mut program.stderr.take().unwrap(), &mut said).unwrap();
         assert!(said.contains("the device has died") && said.contains("test-device"), "{mode:?}: {said}");
     }
-}
-
-fn libc_sigbus() -> i32 {
-    7
 }
 
 #[test]
@@ -208,7 +214,7 @@ fn a_page_that_the_flash_has_lost_is_reported() {
         drop(window);
         let mut program = child(&format!("load 9 {mode:?}"), &device);
         let status = await_end(&mut program);
-        assert_eq!(status.signal(), Some(libc_sigbus()), "{mode:?}: {status}");
+        assert_eq!(status.signal(), Some(libc::SIGBUS), "{mode:?}: {status}");
         let mut said = String::new();
         std::io::Read::read_to_string(&mut program.stderr.take().unwrap(), &mut said).unwrap();
         assert!(said.contains("cannot read a page") && said.contains("test-device"), "{mode:?}: {said}");
@@ -266,4 +272,62 @@ fn what_cannot_be_done_is_refused() {
     assert!(matches!(window.set_policy("nonsense"), Err(WindowError::NoPolicy(_))));
     let nowhere = Window::open("/nonexistent/window.sock".as_ref(), &WindowOptions::default());
     assert!(nowhere.err().unwrap().to_string().contains("is it running?"));
+}
+
+#[test]
+fn a_forked_child_does_not_have_the_window() {
+    let device = Device::start(512, 64, None);
+    for mode in [FaultMode::InThread, FaultMode::Sleeping] {
+        let window = open(&device, mode);
+        store(&window, 0, 5);
+        // SAFETY: the child touches one word and ends; it allocates nothing and takes no lock.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0);
+        if child == 0 {
+            // SAFETY: the access ends the child: what it would see is not its own.
+            unsafe {
+                window.as_ptr().read_volatile();
+                libc::_exit(0);
+            }
+        }
+        let mut status = 0;
+        // SAFETY: the child is ours and the pointer is to a live value.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV, "{mode:?}: {status:#x}");
+        assert_eq!(load(&window, 0), 5, "{mode:?}: the parent still has it");
+        assert_eq!(load(&window, 100 * 512), 0, "{mode:?}");
+    }
+}
+
+#[test]
+fn without_permission_the_remedy_is_said_and_faults_in_the_thread_work() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    const NOBODY: u32 = 65_534;
+    let setting = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").unwrap();
+    // SAFETY: a plain call.
+    if setting.trim() != "0" || unsafe { libc::geteuid() } != 0 {
+        eprintln!("not tested: it needs root, and a system that gives others no userfaultfd");
+        return;
+    }
+    let device = Device::start(512, 64, None);
+    let open_to_all = std::fs::Permissions::from_mode(0o777);
+    std::fs::set_permissions(device.socket(), open_to_all.clone()).unwrap();
+    std::fs::set_permissions(device.socket().parent().unwrap(), open_to_all).unwrap();
+    for (what, opens) in [("opens 0 Spinning", false), ("load 3 InThread", true)] {
+        // SAFETY: plain calls that may be made between fork and exec.
+        let become_nobody = || unsafe {
+            let done =
+                libc::setgroups(0, std::ptr::null()) == 0 && libc::setgid(NOBODY) == 0 && libc::setuid(NOBODY) == 0;
+            if done { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+        };
+        let mut command = child_command(what, &device);
+        // SAFETY: as above.
+        let mut program = unsafe { command.pre_exec(become_nobody) }.spawn().unwrap();
+        let status = await_end(&mut program);
+        let mut said = String::new();
+        std::io::Read::read_to_string(&mut program.stderr.take().unwrap(), &mut said).unwrap();
+        assert_eq!(status.success(), opens, "{what}: {status}, {said}");
+        assert!(opens || said.contains("vm.unprivileged_userfaultfd=1"), "{said}");
+    }
 }

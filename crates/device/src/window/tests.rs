@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use osier_cache::SplitMix64;
+use osier_flash::page::Outcome;
 
 use super::*;
 use crate::profile::{Profile, parse_override};
@@ -14,19 +15,35 @@ const THREADS: usize = 2;
 /// Bytes of each page that are looked at.
 const OFFSETS: [usize; 3] = [0, 1777, 4095];
 
-struct Memory(Vec<PageBytes>);
+struct Memory {
+    pages: Vec<PageBytes>,
+    /// Every version of each page that was saved for the flash, by the bytes that are looked at.
+    saved: Vec<Vec<[u8; 3]>>,
+}
+
+impl Memory {
+    fn new(pages: u64) -> Memory {
+        Memory { pages: vec![[GARBAGE; PAGE_BYTES]; pages as usize], saved: vec![vec![[0; 3]]; pages as usize] }
+    }
+
+    fn looked_at(&self, page: u64) -> [u8; 3] {
+        OFFSETS.map(|offset| self.pages[page as usize][offset])
+    }
+}
 
 impl Resident for Memory {
     fn load(&mut self, page: u64, bytes: Option<&PageBytes>) {
-        self.0[page as usize] = bytes.copied().unwrap_or([0; PAGE_BYTES]);
+        self.pages[page as usize] = bytes.copied().unwrap_or([0; PAGE_BYTES]);
     }
 
     fn save(&mut self, page: u64, bytes: &mut PageBytes) {
-        *bytes = self.0[page as usize];
+        *bytes = self.pages[page as usize];
+        let version = self.looked_at(page);
+        self.saved[page as usize].push(version);
     }
 
     fn left(&mut self, page: u64) {
-        self.0[page as usize].fill(GARBAGE);
+        self.pages[page as usize].fill(GARBAGE);
     }
 }
 
@@ -82,6 +99,7 @@ struct Process {
 }
 
 struct World {
+    config: ModelConfig,
     window: Window<Memory>,
     now: Nanos,
     random: SplitMix64,
@@ -103,12 +121,13 @@ impl World {
         let eviction = ["fifo", "lru", "clock", "s3-fifo", "sieve"][random.below(5) as usize];
         let reserve = Reserve { frames: 1 + random.below(6) as u32, batch: 1 };
         let reserve = Reserve { batch: 1 + random.below(u64::from(reserve.frames)) as u32, ..reserve };
-        let memory = Memory(vec![[GARBAGE; PAGE_BYTES]; pages as usize]);
-        let mut window = Window::new(&config(pages, frames, eviction), reserve, seed, memory).unwrap();
+        let config = config(pages, frames, eviction);
+        let mut window = Window::new(&config, reserve, seed, Memory::new(pages)).unwrap();
         if let Some(bug) = bug {
             window.plant(bug);
         }
         let mut world = World {
+            config,
             window,
             now: Nanos::ZERO,
             random,
@@ -130,7 +149,7 @@ impl World {
     fn access(&mut self, process: usize, access: Access) -> Result<bool, Wrong> {
         let Some(pte) = self.processes[process].ptes.get_mut(&access.page) else { return Ok(false) };
         let place = OFFSETS.iter().position(|offset| *offset == access.offset).unwrap();
-        let byte = &mut self.window.resident_mut().0[access.page as usize][access.offset];
+        let byte = &mut self.window.resident_mut().pages[access.page as usize][access.offset];
         let wanted = &mut self.reference[access.page as usize][place];
         if byte != wanted {
             return Err(Wrong(format!("{access:?} by {process} found {byte:#x}, stored was {wanted:#x}")));
@@ -344,7 +363,9 @@ fn each_planted_bug_is_found() {
         if bug == Bug::ReadDamaged {
             continue;
         }
-        let found = (0..40).any(|seed| World::new(seed, Some(bug)).run(6_000).is_err());
+        let run = |seed| World::new(seed, Some(bug)).run(6_000).is_err();
+        // An assertion of the window or of the cache finds it as well.
+        let found = (0..40).any(|seed| std::panic::catch_unwind(|| run(seed)).unwrap_or(true));
         assert!(found, "{bug:?} was not found");
     }
 }
@@ -357,4 +378,119 @@ fn a_mapper_that_scans_before_it_unmaps_loses_stores() {
         world.run(6_000).is_err()
     });
     assert!(found);
+}
+
+/// What a fault of the only mapper brings.
+fn fetch(window: &mut Window<Memory>, now: &mut Nanos, mapper: MapperId, page: u64, is_store: bool) -> Grant {
+    window.fault(*now, Fault { mapper, lane: 0, page, is_store }).unwrap();
+    let mut outputs = Vec::new();
+    loop {
+        window.poll(*now, &mut outputs);
+        for output in outputs.drain(..) {
+            match output {
+                Output::Answer { due, grant, .. } => {
+                    *now = due;
+                    return grant;
+                }
+                // Everything is written to before it is unmapped, so that nobody has to look.
+                Output::Zap { .. } => window.zapped(*now, mapper, u64::MAX).unwrap(),
+                Output::Done { .. } => {}
+            }
+        }
+        *now = window.next_event().unwrap_or(*now).max(*now);
+    }
+}
+
+fn small(bug: Option<Bug>) -> (Window<Memory>, Nanos, MapperId) {
+    let reserve = Reserve { frames: 2, batch: 1 };
+    let mut window = Window::new(&config(40, 12, "fifo"), reserve, 1, Memory::new(40)).unwrap();
+    if let Some(bug) = bug {
+        window.plant(bug);
+    }
+    let mapper = window.attach().unwrap();
+    (window, Nanos::ZERO, mapper)
+}
+
+#[test]
+fn a_damaged_page_of_the_flash_is_reported_and_no_other() {
+    for (bug, expected) in [(None, Grant::Lost), (Some(Bug::ReadDamaged), Grant::Armed)] {
+        let (mut window, mut now, mapper) = small(bug);
+        for page in 0..40 {
+            assert_eq!(fetch(&mut window, &mut now, mapper, page, true), Grant::Writable);
+        }
+        assert!(window.rot(3, 4000, 7), "page 3 has left");
+        assert_eq!(fetch(&mut window, &mut now, mapper, 3, false), expected);
+        assert_eq!(fetch(&mut window, &mut now, mapper, 4, false), Grant::Armed);
+        assert_eq!(fetch(&mut window, &mut now, mapper, 40, false), Grant::NoSuchPage);
+    }
+}
+
+#[test]
+fn a_power_cut_loses_exactly_what_was_not_programmed() {
+    let mut lost = 0;
+    for seed in 0..40 {
+        let mut world = World::new(seed, None);
+        for _ in 0..3_000 {
+            world.step().unwrap_or_else(|wrong| panic!("seed {seed}: {}", wrong.0));
+        }
+        let is_flushed = seed % 2 == 0;
+        // What the flash has not taken yet it cannot flush.
+        while is_flushed && !(world.window.writes.is_empty() && world.window.unwritten.is_empty()) {
+            world.now = world.window.next_event().unwrap().max(world.now);
+            world.take_outputs();
+        }
+        if is_flushed && let Ok(Outcome::Waiting(id)) = world.window.ftl.flush(world.now) {
+            let mut completed = Vec::new();
+            while !completed.iter().any(|completed: &Completed| completed.id == id) {
+                world.now = world.window.ftl.next_event().unwrap();
+                world.window.ftl.poll(world.now, &mut completed);
+            }
+        }
+        let saved = world.window.resident().saved.clone();
+        let World { config, window, reference, .. } = world;
+        let media = window.lose_power();
+        let memory = Memory::new(reference.len() as u64);
+        let reserve = Reserve { frames: 2, batch: 1 };
+        let (mut window, _) = Window::recover(&config, reserve, seed, memory, media).unwrap();
+        let (mapper, mut now) = (window.attach().unwrap(), Nanos::ZERO);
+        for page in 0..reference.len() as u64 {
+            assert_eq!(fetch(&mut window, &mut now, mapper, page, false), Grant::Armed, "seed {seed}, page {page}");
+            let (found, saved) = (window.resident().looked_at(page), &saved[page as usize]);
+            assert!(saved.contains(&found), "seed {seed}: page {page} is {found:?}, which was never written");
+            assert!(!is_flushed || saved.last() == Some(&found), "seed {seed}: page {page} is old");
+            lost += u64::from(found != reference[page as usize]);
+        }
+    }
+    assert!(lost > 100, "stores that were only in the cache are lost: {lost}");
+}
+
+#[test]
+fn the_same_inputs_give_the_same_outputs() {
+    let run = |seed| {
+        let mut world = World::new(seed, None);
+        world.run(2_000).unwrap_or_else(|wrong| panic!("{}", wrong.0));
+        (world.window.stats(), world.now)
+    };
+    for seed in 0..5 {
+        assert_eq!(run(seed), run(seed));
+    }
+}
+
+#[test]
+fn what_a_window_cannot_have_is_refused_by_name() {
+    let good = config(40, 12, "fifo");
+    let reserve = Reserve { frames: 2, batch: 1 };
+    let refused = |config: &ModelConfig, reserve| match Window::new(config, reserve, 1, Memory::new(40)) {
+        Ok(_) => panic!("it was taken"),
+        Err(error) => error.to_string(),
+    };
+    assert!(refused(&ModelConfig { cache: None, ..good.clone() }, reserve).contains("cache.size"));
+    let mut through = good.clone();
+    through.cache.as_mut().unwrap().cache.write = osier_cache::WriteMode::Through;
+    assert!(refused(&through, reserve).contains("cache.write"));
+    let mut link = good.clone();
+    link.link.cxl_flit = CxlFlit::None;
+    assert!(refused(&link, reserve).contains("link.cxl_flit"));
+    assert!(refused(&good, Reserve { frames: 2, batch: 3 }).contains("reserve.batch"));
+    assert!(refused(&good, Reserve { frames: 12, batch: 1 }).contains("reserve_frames"));
 }
