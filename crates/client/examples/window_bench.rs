@@ -1,4 +1,5 @@
-//! What a window costs: `cargo run -p osier-client --example window_bench`. Prints a JSON object a figure, for `make bench`.
+//! What a window costs: `cargo run -p osier-client --example window_bench`. Prints a JSON object a figure, for
+//! `make bench`.
 //!
 //! The device is another process, started from this program; NAND takes no time unless a figure says so.
 

@@ -181,8 +181,8 @@ fn end_commands(shared: &Shared, zapper: &mut Zapper) {
     shared.ended.notify_all();
 }
 
-/// A thread that faulted unmaps a little, if something is to be unmapped and nobody else is at it. A page that it is about
-/// to map itself is not unmapped: it would wait for itself.
+/// A thread that faulted unmaps a little, if something is to be unmapped and nobody else is at it. A page that it is
+/// about to map itself is not unmapped: it would wait for itself.
 pub fn help(shared: &Shared, own: Option<u64>) {
     let Ok(mut zapper) = shared.zapper.try_lock() else { return };
     if !zapper.has_work() {

@@ -84,7 +84,8 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// Whether the access that faulted was a store; where the processor does not say, a load, whose later stores leave a trace.
+/// Whether the access that faulted was a store; where the processor does not say, a load, whose later stores leave a
+/// trace.
 fn is_store(context: *mut libc::c_void) -> bool {
     #[cfg(target_arch = "x86_64")]
     {

@@ -26,8 +26,8 @@ use crate::{evict, handler, signal, watch};
 /// Who resolves a fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FaultMode {
-    /// The thread that faulted, in a handler of SIGBUS: the fastest, and needs no permission. A system call that is given
-    /// a page outside the cache fails with EFAULT, and signal handlers of the program must leave SIGBUS alone.
+    /// The thread that faulted, in a handler of SIGBUS: the fastest, and needs no permission. A system call that is
+    /// given a page outside the cache fails with EFAULT, and signal handlers of the program must leave SIGBUS alone.
     #[default]
     InThread,
     /// A thread that spins. System calls work; it takes a processor.

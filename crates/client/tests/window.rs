@@ -1,5 +1,7 @@
 //! A window between two processes: loads and stores, deaths on either side, commands, and what is refused.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 mod common;
 
 use std::os::unix::process::ExitStatusExt;
@@ -57,7 +59,7 @@ fn what_was_stored_is_loaded_in_each_mode() {
         for step in 0..6_000 {
             let index = random(&mut state) as usize % words;
             assert_eq!(load(&window, index), reference[index], "{mode:?}, step {step}, word {index}");
-            if random(&mut state) % 3 == 0 {
+            if random(&mut state).is_multiple_of(3) {
                 reference[index] = step;
                 store(&window, index, step);
             }

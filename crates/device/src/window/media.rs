@@ -1,7 +1,7 @@
 //! The flash in memory, with the bytes of its pages: what the page-mapped FTL programs and erases.
 //!
-//! A unit of the FTL names its bytes by a *copy*, the number that [`ByteMedia::save`] gave out. A relocated unit names the
-//! copy of its original, so collection moves no bytes; a copy is free again when no slot names it any more.
+//! A unit of the FTL names its bytes by a *copy*, the number that [`ByteMedia::save`] gave out. A relocated unit names
+//! the copy of its original, so collection moves no bytes; a copy is free again when no slot names it any more.
 //!
 //! Invariants:
 //! - a copy is counted once for each programmed unit that names it, and once from [`ByteMedia::save`] until it is first

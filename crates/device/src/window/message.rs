@@ -1,8 +1,8 @@
 //! What a mapper and the device say to each other: entries of a ring, and the two lines of a lane.
 //!
-//! A *lane* carries one fault at a time. The mapper writes page and time into its line and then the fault's number; the
-//! device writes the answer into the other line and then the same number. Everything else goes over two rings of entries
-//! of eight words, whose first word has the kind in bits 56 to 62.
+//! A *lane* carries one fault at a time. The mapper writes page and time into its line and then the fault's number;
+//! the device writes the answer into the other line and then the same number. Everything else goes over two rings of
+//! entries of eight words, whose first word has the kind in bits 56 to 62.
 
 use std::ops::Range;
 

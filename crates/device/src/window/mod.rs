@@ -1,10 +1,11 @@
-//! The CXL.mem window: which pages the programs that map the device may touch directly, and what happens when they touch
-//! another. Sans-IO, with the bytes under it.
+//! The CXL.mem window: which pages the programs that map the device may touch directly, and what happens when they
+//! touch another. Sans-IO, with the bytes under it.
 //!
-//! Programs map the device's memory. A resident page is mapped and costs what the machine's DRAM costs; the window never
-//! hears of it. Any other access is a *fault* that a mapper reports with [`Window::fault`], and that ends with an
-//! [`Output::Answer`]: from `due` on the page may be mapped. A page leaves by an [`Output::Zap`] to everyone who maps it,
-//! which each acknowledges with [`Window::zapped`], saying what was stored to meanwhile. In prose: `docs/window.md`.
+//! Programs map the device's memory. A resident page is mapped and costs what the machine's DRAM costs; the window
+//! never hears of it. Any other access is a *fault* that a mapper reports with [`Window::fault`], and that ends with an
+//! [`Output::Answer`]: from `due` on the page may be mapped. A page leaves by an [`Output::Zap`] to everyone who maps
+//! it, which each acknowledges with [`Window::zapped`], saying what was stored to meanwhile. In prose:
+//! `docs/window.md`.
 //!
 //! - [`fault`]: faults become fills from the flash, and are answered;
 //! - [`leave`]: victims are unmapped everywhere, and written to the flash if they are dirty;
@@ -342,8 +343,8 @@ impl<R: Resident> Window<R> {
         self.retry_blocked();
     }
 
-    /// Moves time on to `now`, and hands out what is to be done. Where nothing is, it prepares for the next fault: to be
-    /// called again when what it gave has been done.
+    /// Moves time on to `now`, and hands out what is to be done. Where nothing is, it prepares for the next fault: to
+    /// be called again when what it gave has been done.
     pub fn poll(&mut self, now: Nanos, outputs: &mut Vec<Output>) {
         self.advance(now);
         if self.outputs.is_empty() {

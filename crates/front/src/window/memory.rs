@@ -51,7 +51,7 @@ impl Memory {
         }
         // SAFETY: the descriptor is new and owned by nobody else.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        // SAFETY: plain calls on an owned descriptor. Sealed in size, so that no holder can cut it short under the others.
+        // SAFETY: plain calls on an owned descriptor. Sealed in size, so that no holder can cut it short under others.
         let sized = unsafe {
             libc::ftruncate(fd.as_raw_fd(), bytes as libc::off_t) == 0
                 && libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW) == 0

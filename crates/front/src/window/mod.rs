@@ -1,9 +1,9 @@
-//! The device's half of the CXL.mem window: one thread that owns the core, a socket to attach at, and a segment of shared
-//! memory for each program.
+//! The device's half of the CXL.mem window: one thread that owns the core, a socket to attach at, and a segment of
+//! shared memory for each program.
 //!
 //! Invariants:
 //! - the core runs in this process alone; a program that is killed, at whatever store, leaves it whole;
-//! - what comes from a program is copied once and then checked; a program that says what nobody says in order is detached;
+//! - what comes from a program is copied once and then checked; one that says what nobody says in order is detached;
 //! - a program is dead when the kernel says so (pidfd), never by a time-out.
 
 mod mapper;

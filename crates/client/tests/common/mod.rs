@@ -49,6 +49,7 @@ impl Device {
         Device { process, directory }
     }
 
+    /// Where it serves.
     pub fn socket(&self) -> PathBuf {
         socket(self.directory.path())
     }
