@@ -104,23 +104,29 @@ fn print_bar(name: &str, value: f64, unit: &str, bar: (f64, f64)) {
     );
 }
 
-/// The same accesses to resident pages of the window and to the same memory mapped plainly, in pairs.
+/// The same accesses to resident pages of a window and to the same memory mapped plainly. Two of each, because of one
+/// alone the processor keeps what it needs to translate its addresses; in an order that is drawn, because what a walk
+/// finds in the caches depends on the one before.
 fn resident() -> Result<(), Box<dyn std::error::Error>> {
-    const ROUNDS: usize = 2_000;
+    const WALKS: usize = 4_000;
     let device = Device::start("zero")?;
-    let window = Window::open(&device.socket, &WindowOptions::default())?;
     let pages = CACHE_PAGES / 2;
-    // Both are mapped, page by page, before anything is measured.
-    walk(window.as_ptr(), pages);
-    (0..pages).for_each(|page| touch(&window, page, true));
-    let plain = plain_memory(&window, pages * PAGE)?;
-    walk(plain, pages);
-    // What a walk finds in the processor's caches depends on the one before: the order is drawn.
+    let open = || Window::open(&device.socket, &WindowOptions::default());
+    let windows = [open()?, open()?];
+    let mut bases: Vec<*mut u8> = windows.iter().map(Window::as_ptr).collect();
+    for window in &windows {
+        bases.push(plain_memory(window, pages * PAGE)?);
+    }
+    for base in &bases {
+        // All pages are mapped, for stores, before anything is measured.
+        // SAFETY: the pages lie in the mappings.
+        (0..pages).for_each(|page| unsafe { base.add(page * PAGE).write_volatile(1) });
+    }
     let (mut times, mut random) = ([Vec::new(), Vec::new()], 1_u64);
-    for _ in 0..ROUNDS {
+    for _ in 0..WALKS {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let which = (random >> 40 & 1) as usize;
-        times[which].push(walk([window.as_ptr(), plain][which], pages));
+        let which = (random >> 40) as usize % bases.len();
+        times[which / 2].push(walk(bases[which], pages));
     }
     let [window, plain] = times.map(|mut times| {
         times.sort_unstable_by(f64::total_cmp);
