@@ -62,6 +62,8 @@ pub enum Command {
     /// List policies, record the samples of a run, evaluate a policy on them
     #[command(subcommand)]
     Sched(commands::sched::SchedCommand),
+    /// Replay a recorded device core in virtual time and compare every output
+    Replay(commands::replay::ReplayArgs),
     /// Reproduce a published figure
     #[command(subcommand)]
     Exp(commands::exp::ExpCommand),

@@ -160,8 +160,12 @@ fn of_runtime(error: &RuntimeError) -> Exit {
         RuntimeError::Pmr(inner) => of_region(inner),
         RuntimeError::File { source, .. } if source.kind() == std::io::ErrorKind::NotFound => Exit::Damaged,
         RuntimeError::System { source, .. } | RuntimeError::File { source, .. } => of_io(source),
-        RuntimeError::Record { source, .. } if osier_image::is_no_space(source) => Exit::NoSpace,
-        RuntimeError::Record { .. } => Exit::BadInput,
+        RuntimeError::Record { source, .. } | RuntimeError::Recording { source, .. }
+            if osier_image::is_no_space(source) =>
+        {
+            Exit::NoSpace
+        }
+        RuntimeError::Record { .. } | RuntimeError::Recording { .. } => Exit::BadInput,
         // A domain is this very program, and its codes are these.
         RuntimeError::DoesNotStart { code: Some(code), .. } => Exit::of_code(*code).unwrap_or(Exit::Failure),
         RuntimeError::Profile(_)
@@ -191,13 +195,22 @@ fn of_runtime(error: &RuntimeError) -> Exit {
 
 /// Prints an error to standard error, and says with which code to end.
 pub fn report(error: &anyhow::Error, json: bool) -> Exit {
-    let (exit, text) = (code_of(error), text_of(error));
-    if json {
-        eprintln!("{}", serde_json::json!({ "error": text, "exit": exit as u8 }));
-    } else {
-        eprintln!("osier: {text}");
-    }
+    let exit = code_of(error);
+    eprintln!("{}", line(&text_of(error), exit, json));
     exit
+}
+
+/// What [`report`] would print, and the code, for a program that ends where it can do no more than print.
+pub fn last_words(error: &RuntimeError, json: bool) -> (String, i32) {
+    let exit = of_runtime(error);
+    (line(&error.to_string(), exit, json), exit as i32)
+}
+
+fn line(text: &str, exit: Exit, json: bool) -> String {
+    if json {
+        return serde_json::json!({ "error": text, "exit": exit as u8 }).to_string();
+    }
+    format!("osier: {text}")
 }
 
 /// The chain of causes in one line. A cause whose text an outer one already contains is not repeated.

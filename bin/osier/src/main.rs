@@ -38,6 +38,10 @@ fn start(cli: cli::Cli) -> anyhow::Result<exit::Exit> {
     }
     let config = config::load(cli.global.config.as_deref())?;
     logging::start(config.log.as_deref())?;
+    if !matches!(cli.command, cli::Command::Domain) {
+        let json = cli.global.json;
+        osier_runtime::on_cut_region(move |error| exit::last_words(error, json));
+    }
     let context = commands::Context::new(&cli.global, config)?;
     commands::run(cli.command, &context)
 }

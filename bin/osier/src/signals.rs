@@ -4,8 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
-/// Set once somebody asked this program to stop. A second signal ends it at once.
+use crate::exit::Exit;
+
+/// Set once somebody asked this program to stop. A second signal ends it at once, and says so.
 #[derive(Debug, Clone, Default)]
 pub struct StopFlag(Arc<AtomicBool>);
 
@@ -28,10 +32,19 @@ impl StopFlag {
 /// What the system says.
 pub fn stop_flag() -> Result<StopFlag> {
     let flag = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register_conditional_shutdown(signal, 1, flag.clone())
-            .and_then(|_| signal_hook::flag::register(signal, flag.clone()))
-            .context("listening to signals")?;
-    }
+    let asked = flag.clone();
+    let mut signals = Signals::new([SIGINT, SIGTERM]).context("listening to signals")?;
+    let listen = move || {
+        for _ in signals.forever() {
+            if asked.swap(true, Ordering::Relaxed) {
+                eprintln!(
+                    "osier: a second signal ends this at once, not in order; what a device had completed is there at its \
+                     next start"
+                );
+                std::process::exit(Exit::Failure as i32);
+            }
+        }
+    };
+    std::thread::Builder::new().name("signals".to_owned()).spawn(listen).context("listening to signals")?;
     Ok(StopFlag(flag))
 }

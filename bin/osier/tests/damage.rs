@@ -258,6 +258,22 @@ impl Running {
     }
 }
 
+/// Of the process of one domain: the supervisor, and the process of the other domain.
+fn parent(pid: &str) -> String {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    status.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap().trim().to_owned()
+}
+
+fn sibling(pid: &str) -> String {
+    let supervisor = parent(pid);
+    let domains = fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children")).unwrap();
+    domains.split_whitespace().find(|domain| *domain != pid).unwrap().to_owned()
+}
+
+fn signal(name: &str, pid: &str) {
+    assert!(Command::new("kill").args([&format!("-{name}"), pid]).status().unwrap().success(), "SIG{name} to {pid}");
+}
+
 impl Drop for Running {
     fn drop(&mut self) {
         self.kill();
@@ -563,4 +579,93 @@ fn a_region_that_is_cut_under_a_running_device_is_named_and_a_copy_loses_nothing
         fs::copy(&copy, home.file("pmr")).unwrap();
         home.reads_back();
     }
+}
+
+/// The supervisor waits for a device that is stopped, and touches the region again when it is dead.
+#[test]
+fn a_region_that_is_cut_while_the_device_stops_is_named_too() {
+    let home = Home::used();
+    let mut server = Running(home.command(&["serve", "d"]).stderr(Stdio::piped()).spawn().unwrap());
+    let host = server.await_host();
+    let device = sibling(&host);
+    let begun = Instant::now();
+    while !home.osier(&["actor", "ls", "d"]).status.success() {
+        assert!(begun.elapsed() < Duration::from_secs(60));
+    }
+    signal("STOP", &device);
+    let supervisor = parent(&host);
+    signal("TERM", &supervisor);
+    while Path::new("/proc").join(&host).join("exe").read_link().is_ok() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "the host stops before the device");
+    }
+    // By then the supervisor has looked at the region's length and waits for the device.
+    std::thread::sleep(Duration::from_millis(300));
+    File::options().write(true).open(home.file("pmr")).unwrap().set_len(4096).unwrap();
+    signal("CONT", &device);
+    let said = std::io::read_to_string(server.0.stderr.take().unwrap()).unwrap();
+    assert_eq!(server.0.wait().unwrap().code(), Some(5), "{said}");
+    assert!(said.contains("pmr was cut from") && said.contains("to 4096 bytes"), "{said}");
+}
+
+/// A command waits for the host's answer in the region, with nothing between two looks that would find the cut.
+#[test]
+fn a_region_that_is_cut_under_a_command_ends_it_with_the_reason() {
+    for json in [false, true] {
+        let home = Home::used();
+        let mut server = Running(home.command(&["serve", "d"]).stderr(Stdio::null()).spawn().unwrap());
+        let host = server.await_host();
+        let begun = Instant::now();
+        while !home.osier(&["actor", "move", "d", "main", "host"]).status.success() {
+            assert!(begun.elapsed() < Duration::from_secs(60));
+        }
+        signal("STOP", &host);
+        let moving = ["--json", "actor", "move", "d", "main", "device"];
+        let mut command = home.command(&moving[usize::from(!json)..]);
+        let command = command.stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        // It has asked, and looks for the answer every millisecond.
+        std::thread::sleep(Duration::from_millis(500));
+        // The supervisor would find the cut and end, and with it the device that the command waits for.
+        signal("STOP", &parent(&host));
+        File::options().write(true).open(home.file("pmr")).unwrap().set_len(4096).unwrap();
+        let out = command.wait_with_output().unwrap();
+        let said = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(5), "{said}");
+        assert!(said.contains("pmr was cut from") && said.contains("to 4096 bytes"), "{said}");
+        if json {
+            assert_eq!(serde_json::from_str::<Value>(&said).unwrap()["exit"], 5, "{said}");
+        }
+        signal("CONT", &parent(&host));
+        assert_eq!(server.0.wait().unwrap().code(), Some(5));
+    }
+}
+
+/// What each process did in the longest gap adds up to it, and a device that was stopped is named as its cause.
+#[test]
+fn the_longest_gap_is_accounted_for_and_its_cause_is_named() {
+    const STOPPED_NS: u64 = 600_000_000;
+    let home = Home::new();
+    let (input, report) = (home.0.join("input"), home.0.join("report.html"));
+    fs::write(&input, "to be compressed, encrypted and checked\n".repeat(50_000)).unwrap();
+    let paths = ["--input", input.to_str().unwrap(), "--report", report.to_str().unwrap()];
+    let mut command = home.command(&[&["--json", "demo", "--seconds", "4", "--skip-fixed"], &paths[..]].concat());
+    let mut running = Running(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
+    let host = running.await_host();
+    let device = sibling(&host);
+    std::thread::sleep(Duration::from_millis(1_500));
+    signal("STOP", &device);
+    std::thread::sleep(Duration::from_nanos(STOPPED_NS));
+    signal("CONT", &device);
+    let printed = std::io::read_to_string(running.0.stdout.take().unwrap()).unwrap();
+    assert!(running.0.wait().unwrap().success(), "{printed}");
+    let found: Value = serde_json::from_str(&printed).unwrap();
+    let run = &found["runs"][0];
+    let (gap, longest) = (&run["report"]["gap"], run["report"]["tally"]["longest_gap_ns"].as_u64().unwrap());
+    let part = |who: &str, what: &str| gap[who][what].as_u64().unwrap();
+    let parts = ["work_ns", "media_ns", "due_ns", "sync_ns", "idle_ns", "late_ns"];
+    let total = |who: &str| parts.iter().map(|what| part(who, what)).sum::<u64>();
+    assert!(longest >= STOPPED_NS, "{gap}");
+    assert_eq!((gap["ns"].as_u64().unwrap(), total("host")), (longest, longest), "{gap}");
+    assert!(total("device") >= longest, "{gap}");
+    assert!(part("device", "absent_ns") >= STOPPED_NS - STOPPED_NS / 10, "{gap}");
+    assert!(run["gap_cause"]["what"].as_str().unwrap().starts_with("the device's process was held"), "{run}");
 }

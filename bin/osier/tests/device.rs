@@ -299,7 +299,7 @@ fn a_file_size_limit_is_code_7_and_leaves_nothing() {
 #[test]
 fn a_creation_killed_anywhere_leaves_a_sound_device_or_none() {
     const KILLS: u64 = 24;
-    let home = Home::new();
+    let (home, scratch) = (Home::new(), tempfile::tempdir().unwrap());
     let args = ["device", "create", "a", "--capacity", "64MiB", "--pmr", "4MiB"];
     let start = std::time::Instant::now();
     home.expect(0, &args);
@@ -307,7 +307,9 @@ fn a_creation_killed_anywhere_leaves_a_sound_device_or_none() {
     let whole = start.elapsed();
     let mut made = 0;
     for kill in 0..KILLS {
-        let mut child = home.command(&args).stderr(std::process::Stdio::null()).spawn().unwrap();
+        let mut command = home.command(&args);
+        // What a killed one leaves in the system's directory for that goes with the test.
+        let mut child = command.env("TMPDIR", scratch.path()).stderr(std::process::Stdio::null()).spawn().unwrap();
         std::thread::sleep(whole * u32::try_from(kill).unwrap() / u32::try_from(KILLS).unwrap());
         child.kill().unwrap();
         child.wait().unwrap();

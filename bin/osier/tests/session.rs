@@ -300,6 +300,29 @@ fn a_second_owner_is_told_who_the_first_is_and_actors_move_on_request() {
     assert!(stopped.success() && first.0.wait().unwrap().success());
 }
 
+/// Whoever asks twice does not want to wait for a device that does not stop, and is told what that means.
+#[test]
+fn a_second_signal_ends_at_once_and_says_so() {
+    let home = Home::new();
+    home.device("d", &[]);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_osier"));
+    command.args(["serve", "d"]).env("OSIER_HOME", home.0.path()).stderr(std::process::Stdio::piped());
+    let mut server = Server(command.spawn().unwrap());
+    let domains = server.domains(&[]);
+    eventually(|| home.osier(&["actor", "ls", "d"]).status.success());
+    let (server_pid, [device, host]) = (server.0.id().to_string(), [domains[0].to_string(), domains[1].to_string()]);
+    Server::signal("-STOP", &device);
+    Server::signal("-INT", &server_pid);
+    // The first was heard when the host is gone.
+    eventually(|| Path::new("/proc").join(&host).join("exe").read_link().is_err());
+    Server::signal("-INT", &server_pid);
+    let said = std::io::read_to_string(server.0.stderr.take().unwrap()).unwrap();
+    assert_eq!(server.0.wait().unwrap().code(), Some(1), "{said}");
+    assert!(said.contains("a second signal ends this at once"), "{said}");
+    eventually(|| !Path::new("/proc").join(&device).exists());
+    assert!(home.osier(&["device", "check", "d"]).status.success());
+}
+
 impl Server {
     /// A device that serves, in a process group of its own as a terminal's job has.
     fn start(home: &Home, device: &str) -> Server {

@@ -87,8 +87,7 @@ fn round(model: &mut Model, op: Op, now: &mut Nanos, random: &mut u64) -> f64 {
             model.submit(*now, command).expect("there is room");
             sent += 1;
         }
-        *now = model.next_event().expect("commands are under way").max(*now);
-        model.poll(*now, &mut ended);
+        *now = model.poll_next(Nanos::MAX, &mut ended);
         done += ended.len() as u64;
         ended.clear();
     }

@@ -459,6 +459,12 @@ impl<B: Bytes> WriteBuffer<B> {
         sequence
     }
 
+    /// Where the payload of each record of data lies among the log's bytes, oldest first.
+    pub(crate) fn payloads(&self) -> impl Iterator<Item = (u64, Record)> + '_ {
+        let data = self.records.iter().filter(|(_, record)| record.kind == RecordKind::Data);
+        data.map(|(offset, record)| (self.layout.ring_at + offset + RECORD_HEADER_BYTES, *record))
+    }
+
     /// Copies the payload of a record in the log.
     ///
     /// # Panics
@@ -807,6 +813,26 @@ impl<B: Bytes> WriteBuffer<B> {
             left -= length;
         }
         crc == record.checksum
+    }
+}
+
+/// The bytes of a log that a recovery decides by, but for payloads: all before the ring, and in it the lines that begin
+/// as the header of a record does. For the others zeroes give the same.
+pub(crate) fn deciding_lines(bytes: &impl Bytes, streams: u16, found: &mut dyn FnMut(u64, &[u8])) {
+    let ring_at = CURSORS_AT + 2 * CURSOR_BYTES * u64::from(streams);
+    let mut part = [0; 4096];
+    let mut at = 0;
+    while at < bytes.len() {
+        let length = (bytes.len() - at).min(part.len() as u64) as usize;
+        bytes.read(at, &mut part[..length]);
+        for (index, line) in part[..length].chunks(LINE as usize).enumerate() {
+            let offset = at + index as u64 * LINE;
+            let is_header = line.len() == LINE as usize && read_u32(line, at::MAGIC) == RECORD_MAGIC;
+            if is_header || (offset < ring_at && line.iter().any(|byte| *byte != 0)) {
+                found(offset, line);
+            }
+        }
+        at += length as u64;
     }
 }
 

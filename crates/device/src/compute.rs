@@ -28,6 +28,19 @@ pub struct Compute {
     energy_picojoules: u128,
     calls: u64,
     bytes: u64,
+    /// The calls since they were last taken, for who writes them down.
+    journal: Option<Vec<ComputeCall>>,
+}
+
+/// One call of [`Compute::run`] or [`Compute::go_on`], and what came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ComputeCall {
+    pub now: Nanos,
+    pub core_hint: Option<u32>,
+    pub engine: Engine,
+    pub bytes: u32,
+    pub due: Option<Nanos>,
+    pub goes_on: bool,
 }
 
 impl Compute {
@@ -45,6 +58,7 @@ impl Compute {
             energy_picojoules: 0,
             calls: 0,
             bytes: 0,
+            journal: None,
         }
     }
 
@@ -55,15 +69,47 @@ impl Compute {
     /// `now` is the present, or the end of the chunk before in the same unit. A later stage of a
     /// request is given out when the one before it is over, not ahead of time.
     pub fn run(&mut self, now: Nanos, core_hint: Option<u32>, engine: Engine, bytes: u32) -> Option<Nanos> {
-        let duration_ns = self.duration_ns(engine, bytes)?;
+        let due = self.give_out(now, core_hint, self.params.nominal_ns(engine, bytes), bytes);
+        self.calls += u64::from(due.is_some());
+        self.note(ComputeCall { now, core_hint, engine, bytes, due, goes_on: false });
+        due
+    }
+
+    /// As [`Compute::run`], for the next piece of a call that was begun: whoever computes may take more than one piece
+    /// for it, and the model's call stays one.
+    pub fn go_on(&mut self, now: Nanos, core_hint: Option<u32>, engine: Engine, bytes: u32) -> Option<Nanos> {
+        let nominal_ns = self.params.nominal_ns(engine, bytes) - self.params.call_ns;
+        let due = self.give_out(now, core_hint, nominal_ns, bytes);
+        self.note(ComputeCall { now, core_hint, engine, bytes, due, goes_on: true });
+        due
+    }
+
+    fn note(&mut self, call: ComputeCall) {
+        if let Some(journal) = &mut self.journal {
+            journal.push(call);
+        }
+    }
+
+    /// Notes every call from now on, until they are no longer wanted.
+    pub(crate) fn keep_calls(&mut self, wanted: bool) {
+        self.journal = wanted.then(Vec::new);
+    }
+
+    /// The calls since they were last taken, in `into`, which was empty.
+    pub(crate) fn take_calls(&mut self, into: &mut Vec<ComputeCall>) {
+        if let Some(journal) = self.journal.as_mut().filter(|journal| !journal.is_empty()) {
+            std::mem::swap(journal, into);
+        }
+    }
+
+    fn give_out(&mut self, now: Nanos, core_hint: Option<u32>, nominal_ns: u64, bytes: u32) -> Option<Nanos> {
+        let duration_ns = stretch(nominal_ns, self.speed_permille)?;
         let core = self.choose(now, core_hint);
         let start = self.busy_until[core].max(now);
         let due = Nanos(start.0.saturating_add(duration_ns));
         self.busy_until[core] = due;
         self.scheduled_ns += duration_ns;
-        let nominal_ns = self.params.nominal_ns(engine, bytes);
         self.energy_picojoules += u128::from(nominal_ns) * u128::from(self.milliwatts_per_core);
-        self.calls += 1;
         self.bytes += u64::from(bytes);
         Some(due)
     }
@@ -73,6 +119,12 @@ impl Compute {
     #[must_use]
     pub fn duration_ns(&self, engine: Engine, bytes: u32) -> Option<u64> {
         stretch(self.params.nominal_ns(engine, bytes), self.speed_permille)
+    }
+
+    /// The time that [`Compute::go_on`] takes, as [`Compute::duration_ns`].
+    #[must_use]
+    pub fn piece_ns(&self, engine: Engine, bytes: u32) -> Option<u64> {
+        stretch(self.params.nominal_ns(engine, bytes) - self.params.call_ns, self.speed_permille)
     }
 
     /// The most bytes whose call takes at most `chunk_ns_max` at the present speed, but never
@@ -184,6 +236,19 @@ mod tests {
         assert_eq!(run(&mut compute, 20_000, Some(1), 0), Some(21_000));
         assert_eq!(run(&mut compute, 20_000, Some(3), 0), Some(21_000), "core 1 is busy, core 0 is not");
         assert_eq!(compute.totals(), (5, 14_000));
+    }
+
+    #[test]
+    fn the_pieces_of_a_call_take_what_the_call_takes() {
+        let (mut whole, mut pieces) = (compute(), compute());
+        for each in [&mut whole, &mut pieces] {
+            each.set_speed_permille(500);
+        }
+        let due = whole.run(Nanos(0), None, Engine::Lz4, 40_000);
+        let first = pieces.run(Nanos(0), None, Engine::Lz4, 10_000);
+        let last = (0..3).fold(first, |due, _| pieces.go_on(due?, None, Engine::Lz4, 10_000));
+        assert_eq!((last, pieces.totals()), (due, whole.totals()));
+        assert_eq!(pieces.take_energy_picojoules(), whole.take_energy_picojoules());
     }
 
     #[test]

@@ -49,6 +49,8 @@ mod reading;
 mod recovery;
 mod stats;
 
+pub(crate) use reading::Compared;
+pub(crate) use recovery::ReadMedia;
 pub use recovery::{BufferState, RecoveryReport};
 pub use stats::{DeviceSample, DeviceStats};
 
@@ -228,6 +230,8 @@ pub enum Planted {
     BufferBypassed,
     /// Read payloads are not compared with their checksum.
     UncheckedRead,
+    /// When a command is due depends on what other devices of the process have done.
+    SharedState,
 }
 
 /// A server: works on one thing at a time, first come first served.
@@ -540,6 +544,11 @@ impl<B: Bytes> Device<B> {
         &mut self.compute
     }
 
+    /// The processor as it is, not brought to any time: for calls that a recording has in between.
+    pub(crate) fn processor(&mut self) -> &mut Compute {
+        &mut self.compute
+    }
+
     /// Newest committed request of a stream; 0 if there is none.
     #[must_use]
     pub fn stream_cursor(&self, stream: u16) -> u64 {
@@ -674,7 +683,8 @@ impl<B: Bytes> Device<B> {
         let power = &self.profile.power;
         self.energy_picojoules += u128::from(crossing_bytes) * u128::from(power.link_picojoules_per_byte)
             + u128::from(logical_bytes) * u128::from(power.controller_picojoules_per_byte);
-        crossed.max(handled).saturating_add(link.round_trip_ns)
+        let due = crossed.max(handled).saturating_add(link.round_trip_ns);
+        if self.has_bug_shared_state() { due.saturating_add(planted_shared_state()) } else { due }
     }
 
     fn operation_picojoules(&self, kind: &MediaOpKind) -> u128 {
@@ -837,6 +847,12 @@ impl<B> Device<B> {
     }
 }
 
+/// Another number each time: state that is not the device's, as the core must have none.
+fn planted_shared_state() -> u64 {
+    static CALLS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+    CALLS.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+}
+
 macro_rules! planted_bugs {
     ($($question:ident => $bug:ident),* $(,)?) => {
         impl<B> Device<B> {$(
@@ -858,6 +874,7 @@ planted_bugs! {
     has_bug_early_release => EarlyRelease,
     has_bug_buffer_bypassed => BufferBypassed,
     has_bug_unchecked_read => UncheckedRead,
+    has_bug_shared_state => SharedState,
 }
 
 /// What a write ends with when the media takes nothing any more.
@@ -927,4 +944,4 @@ fn extent_of(record: &Record) -> Extent {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -8,6 +8,7 @@
 //! - [`buffer`]: the log that carries completed writes over a death of the process
 //!   (`docs/formats-buffer.md`);
 //! - [`thermal`] and [`compute`]: heat, throttling, and what work on the device costs;
+//! - [`record`]: every input of a run, for a replay in virtual time (`docs/formats-recording.md`);
 //! - [`predict`]: what a profile settles at, to hold a measured run against.
 #![forbid(unsafe_code)]
 
@@ -17,6 +18,7 @@ pub mod core;
 pub mod model;
 pub mod predict;
 pub mod profile;
+pub mod record;
 pub mod status;
 pub mod thermal;
 pub mod window;

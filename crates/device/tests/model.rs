@@ -1,6 +1,8 @@
 //! The composed model, from outside: against closed forms, against what its parts count, and with planted bugs.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+#[path = "model/digest.rs"]
+mod digest;
 #[path = "model/run.rs"]
 mod run;
 
@@ -8,6 +10,7 @@ use osier_device::model::{
     Bug, Causes, Command, Completed, DataTransfer, Met, Model, ModelConfig, Op, Outcome, Refused,
 };
 use osier_device::{Nanos, Profile, parse_override};
+use osier_flash::array::RberPoint;
 use osier_flash::page::FillPattern;
 use osier_link::{Direction, Kind, Link, Transaction, nvme};
 use run::{Run, check_run, finish, profile};
@@ -227,4 +230,75 @@ fn the_running_cache_takes_commands() {
     assert_eq!(alone(&mut model, 300_000, Op::Load, 7 * PAGE, 64).met, Met::Miss);
     let (key, value) = parse_override("cache.eviction=\"sieve\"").unwrap();
     assert_eq!((key.as_str(), value.as_str()), ("cache.eviction", Some("sieve")));
+}
+
+/// Flash of which a tenth of the bits is wrong: what has to be sensed fails, and nothing else does.
+#[test]
+fn what_the_flash_cannot_correct_is_uncorrectable_to_the_client_and_stays_out_of_the_cache() {
+    let mut config = small(&["cache.block_commands=through"], 64 << 20);
+    config.flash.errors.rber = vec![RberPoint { erases: 0, errors_e12: 100_000_000_000 }];
+    let mut model = Model::new(&config, 1).unwrap();
+    model.precondition(1000, FillPattern::Sequential, 1).unwrap();
+    let steps = [
+        (Op::Load, 3 * PAGE, 64, Outcome::Uncorrectable, Met::Miss),
+        // The page was not kept.
+        (Op::Load, 3 * PAGE, 64, Outcome::Uncorrectable, Met::Miss),
+        (Op::Read, 8 * PAGE, 4 * 4096, Outcome::Uncorrectable, Met::Miss),
+        // A line cannot be put into a page that cannot be read; a whole page needs none.
+        (Op::Store, 5 * PAGE, 64, Outcome::Uncorrectable, Met::Miss),
+        (Op::Write, 5 * PAGE, 4096, Outcome::Ok, Met::Miss),
+        (Op::Load, 5 * PAGE, 64, Outcome::Ok, Met::Hit),
+        // What was trimmed is not sensed.
+        (Op::Trim, 6 * PAGE, 4096, Outcome::Ok, Met::Nothing),
+        (Op::Load, 6 * PAGE, 64, Outcome::Ok, Met::Miss),
+    ];
+    for (number, (op, address, bytes, outcome, met)) in (1..).zip(steps) {
+        let ended = alone(&mut model, number * 10_000_000, op, address, bytes);
+        assert_eq!((ended.outcome, ended.met), (outcome, met), "step {number}");
+    }
+    // Two loads, four pages, and the page of the store.
+    assert_eq!(model.stats().flash.reads_uncorrectable, 2 + 4 + 1);
+}
+
+/// Blocks fail as they are erased. The device ends when as many superblocks are gone as it can do without: one with so
+/// many blocks less from the start would be refused.
+#[test]
+fn a_device_that_wears_out_takes_no_more_writes_and_reads_on() {
+    let sets = ["cache.block_commands=around", "geometry.blocks_per_plane=96"];
+    let mut config = small(&sets, 64 << 20);
+    // Of a superblock with 8 dies one in seven fails.
+    config.flash.errors.erase_fail_ppm = 20_000;
+    let too_few = |lost: &u32| {
+        let mut fewer = config.flash.clone();
+        fewer.shape.blocks_per_plane -= lost;
+        fewer.validate().is_err()
+    };
+    let spared = (1..96).find(too_few).unwrap();
+    let mut model = Model::new(&config, 1).unwrap();
+    let mut random = run::Random::new(7);
+    let (mut now, mut written) = (0, 0);
+    let refused = loop {
+        let place = random.below(config.capacity_bytes() / (16 * PAGE)) * 16 * PAGE;
+        let ended = alone(&mut model, now, Op::Write, place, 16 * 4096);
+        now = ended.at.0;
+        if ended.outcome != Outcome::Ok {
+            break ended.outcome;
+        }
+        assert!(!model.stats().flash.is_read_only, "the write that found it so was told");
+        written += 16;
+    };
+    let stats = model.stats().flash;
+    assert_eq!((refused, stats.is_read_only), (Outcome::ReadOnly, true));
+    assert_eq!((stats.superblocks_retired, stats.blocks_gone_bad), (spared, stats.erase_failures));
+    assert!(stats.units_written >= written && stats.erase_failures >= u64::from(spared));
+    for (op, bytes, outcome) in [
+        (Op::Write, 4096, Outcome::ReadOnly),
+        (Op::Trim, 4096, Outcome::ReadOnly),
+        (Op::Read, 4096, Outcome::Ok),
+        (Op::Load, 64, Outcome::Ok),
+        (Op::Flush, 0, Outcome::Ok),
+    ] {
+        now += 10_000_000;
+        assert_eq!(alone(&mut model, now, op, 0, bytes).outcome, outcome, "{op:?}");
+    }
 }

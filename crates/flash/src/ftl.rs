@@ -15,6 +15,8 @@
 //!    ([`Ftl::usable_bytes`], `gc::pick_victim`).
 //! 5. An operation is over at the later of its due time and the media's answer (`ops`).
 //! 6. Nothing is promised after a failed program or sync (`failed`).
+//! 7. What a crash may bring back, beside all that was appended, fits too (`shadow`): so an append that was taken
+//!    once is never refused as full when it comes again after a crash.
 
 use std::collections::VecDeque;
 
@@ -27,6 +29,7 @@ use crate::nand::{Nand, Timing};
 use crate::ops::{Ops, Purpose};
 use crate::planted::Bug;
 use crate::read::HeldRead;
+use crate::shadow::Shadows;
 use crate::stats::Counters;
 use crate::stream::Stream;
 use crate::{AppendId, BLOCK_BYTES, ExtentKind, Geometry, Lba, Nanos, OpId, ReadId, SyncId};
@@ -205,6 +208,9 @@ pub struct Ftl {
     pub(crate) limits: Limits,
     pub(crate) nand: Nand,
     pub(crate) directory: Directory,
+    pub(crate) shadows: Shadows,
+    /// Appends up to this sequence are replays: recovery met it on the media.
+    pub(crate) replays_through: u64,
     pub(crate) superblocks: Vec<Superblock>,
     pub(crate) superblocks_free: u32,
     pub(crate) superblocks_retired: u32,
@@ -358,6 +364,8 @@ impl Ftl {
             limits,
             nand: Nand::new(geometry, timing),
             directory: Directory::new(logical_blocks, geometry.superblocks()),
+            shadows: Shadows::default(),
+            replays_through: 0,
             superblocks: vec![superblock; geometry.superblocks() as usize],
             superblocks_free: geometry.superblocks(),
             superblocks_retired: 0,
@@ -438,15 +446,20 @@ impl Ftl {
     #[must_use]
     pub fn can_trim(&self, pending_bytes: u64) -> bool {
         let footprint = pending_bytes.saturating_add(u64::from(EXTENT_HEADER_BYTES));
-        let limit = self.usable_bytes() + self.limits.victim_live_bytes_max;
-        self.failed.is_none() && self.directory.live_bytes.saturating_add(footprint) <= limit
+        self.failed.is_none() && self.directory.live_bytes.saturating_add(footprint) <= self.lasting_bytes_max()
+    }
+
+    /// Most bytes that collection can work with: what is promised to data, and a superblock more for trim records
+    /// and for what a crash may bring back.
+    pub(crate) fn lasting_bytes_max(&self) -> u64 {
+        self.usable_bytes() + self.limits.victim_live_bytes_max
     }
 
     /// Appends an extent. Its bytes are copied; pages that fill up are programmed.
     ///
     /// Appends of one session come in rising sequence. An extent of which every block already holds
     /// something as new (a replay after a crash) is not written again, and its identity is that of the
-    /// last append.
+    /// last append. Replays in the order of their first appends always find room.
     ///
     /// # Errors
     /// [`Backpressure::Busy`]: retry after the next event. [`Backpressure::Full`]: not even collection
@@ -466,7 +479,10 @@ impl Ftl {
         if !self.directory.any_older(slba, blocks, extent.sequence) {
             return Ok(self.last_append());
         }
-        if self.directory.live_bytes + u64::from(extent_footprint(extent.stored_bytes)) > self.usable_bytes()
+        self.check_writable()?;
+        let is_replay = extent.sequence <= self.replays_through && !self.has_bug(Bug::ReplayCountsAsNew);
+        if !is_replay
+            && self.directory.live_bytes + u64::from(extent_footprint(extent.stored_bytes)) > self.usable_bytes()
             && !self.can_accept_over(extent.slba, blocks, u64::from(extent.stored_bytes))
         {
             return Err(Backpressure::Full);
@@ -503,8 +519,8 @@ impl Ftl {
         let Some((slba, blocks)) = self.directory.data_older(slba.0 as u32, blocks, sequence) else {
             return Ok(self.last_append());
         };
-        let reserve = self.limits.victim_live_bytes_max;
-        if self.directory.live_bytes + u64::from(EXTENT_HEADER_BYTES) > self.usable_bytes() + reserve {
+        self.check_writable()?;
+        if self.directory.live_bytes + u64::from(EXTENT_HEADER_BYTES) > self.lasting_bytes_max() {
             return Err(Backpressure::Full);
         }
         let record = Record {
@@ -635,6 +651,11 @@ impl Ftl {
 
     pub(crate) fn has_bug(&self, bug: Bug) -> bool {
         cfg!(any(test, feature = "planted")) && self.bug == Some(bug)
+    }
+
+    /// What the media failed at comes before what would not fit.
+    pub(crate) fn check_writable(&self) -> Result<(), Backpressure> {
+        self.failed.map_or(Ok(()), |error| Err(Backpressure::ReadOnly(error)))
     }
 
     fn check_range(&self, slba: Lba, blocks: u32) {

@@ -26,7 +26,8 @@ use crate::ftl::{Ftl, FtlEvent, Superblock, SuperblockState};
 use crate::media::{MediaError, MediaOpKind};
 use crate::ops::Purpose;
 use crate::planted::Bug;
-use crate::{ExtentKind, Lba, Nanos};
+use crate::sync::Asker;
+use crate::{ExtentKind, Lba, Nanos, Payload};
 
 /// Relocation reads in flight while the host still has superblocks to write to.
 const RELOCATIONS_BACKGROUND: usize = 2;
@@ -71,6 +72,8 @@ pub(crate) struct Collector {
     order: VecDeque<usize>,
     /// What was moved out of the victim, which still holds it, until the copies are synced.
     moved: Vec<Moved>,
+    /// Why a superblock was retired last.
+    retired: Option<MediaError>,
 }
 
 /// An extent that was moved.
@@ -93,6 +96,7 @@ impl Collector {
             vacant: Vec::new(),
             order: VecDeque::new(),
             moved: Vec::new(),
+            retired: None,
         }
     }
 }
@@ -194,6 +198,19 @@ impl Ftl {
         }
     }
 
+    /// The payloads that will be compared with their checksums once a batch is read.
+    pub(crate) fn payloads_of_batch(&self, number: usize) -> Vec<Payload> {
+        let batch = &self.collector.batches[number];
+        let left = batch.extents[batch.moved..].iter();
+        let payload = |&(slot, offset16): &(u32, u32)| {
+            let entry = self.directory.resident(slot, self.collector.victim, offset16)?;
+            let at = (u64::from(offset16) * 16 + u64::from(EXTENT_HEADER_BYTES)).checked_sub(batch.offset_bytes)?;
+            let compares = entry.kind == ExtentKind::Data && entry.stored_bytes > 0 && !entry.damaged;
+            compares.then_some(Payload { at, bytes: entry.stored_bytes, checksum: entry.checksum })
+        };
+        left.filter_map(payload).collect()
+    }
+
     /// The victim is erased.
     pub(crate) fn erased(&mut self, superblock: u32) {
         let entry = &mut self.superblocks[superblock as usize];
@@ -216,6 +233,7 @@ impl Ftl {
         self.directory.erased(superblock);
         self.events.push_back(FtlEvent::SuperblockRetired { superblock, error });
         self.collector.phase = Phase::Idle;
+        self.collector.retired = Some(error);
         if self.directory.live_bytes > self.usable_bytes() {
             // The spare space is used up: collection could not make room for what is promised already.
             self.fail(error);
@@ -345,6 +363,16 @@ impl Ftl {
         went_on
     }
 
+    /// Ends writing when retired superblocks have used up what is kept free to copy to: the victim, from which alone
+    /// another could come, cannot be emptied.
+    fn give_up_if_stuck(&mut self, footprint: u32) {
+        let open = self.streams[StreamKind::Relocation.index()].open;
+        let has_room = open.is_some_and(|open| open.fill + u64::from(footprint) <= self.limits.superblock_bytes);
+        if let Some(error) = self.collector.retired.filter(|_| self.superblocks_free == 0 && !has_room) {
+            self.fail(error);
+        }
+    }
+
     fn append_batch(&mut self, now: Nanos, batch: &mut Batch) -> Result<(), Backpressure> {
         let victim = self.collector.victim;
         while let Some(&(slot, offset16)) = batch.extents.get(batch.moved) {
@@ -352,7 +380,10 @@ impl Ftl {
                 batch.moved += 1;
                 continue;
             };
-            self.reserve(now, StreamKind::Relocation, entry.footprint())?;
+            if let Err(refused) = self.reserve(now, StreamKind::Relocation, entry.footprint()) {
+                self.give_up_if_stuck(entry.footprint());
+                return Err(refused);
+            }
             if entry.kind == ExtentKind::Trim && self.has_bug(Bug::DropTrimRecords) {
                 let open = self.streams[StreamKind::Relocation.index()].open.expect("reserve opened one");
                 self.directory.relocate(slot, open.superblock, (open.fill / 16) as u32, false);
@@ -428,7 +459,7 @@ impl Ftl {
             return;
         }
         self.collector.phase = Phase::Syncing;
-        self.request_sync(now, None);
+        self.request_sync(now, Asker::Collection);
     }
 
     /// Erases the victim once nobody reads it.

@@ -88,6 +88,15 @@ impl Ops {
         self.answered.push(Reverse((due.max(now), self.answers, index as u32)));
     }
 
+    /// Why an operation was issued that was not answered yet.
+    pub(crate) fn purpose(&self, id: OpId) -> Option<&Purpose> {
+        let index = index_of(id);
+        match self.slots.get(index) {
+            Some((uses, Slot::Issued { purpose, .. })) if op_id(*uses, index as u32) == id => Some(purpose),
+            _ => None,
+        }
+    }
+
     /// The next operation that is over at `now`.
     pub(crate) fn over(&mut self, now: Nanos) -> Option<(Purpose, MediaResult)> {
         let &Reverse((due, _, index)) = self.answered.peek()?;

@@ -22,12 +22,16 @@ pub enum Bug {
     CopyStands,
     /// A superblock is erased while a read of it is under way.
     EraseUnderReader,
+    /// A write that comes again after a crash is held to the limit of new ones.
+    ReplayCountsAsNew,
+    /// Space counts as free once an append has killed what is there, though a crash may bring that back.
+    ForgetShadows,
 }
 
 impl Bug {
     /// All of them.
     #[cfg(any(test, feature = "planted"))]
-    pub const ALL: [Bug; 9] = [
+    pub const ALL: [Bug; 11] = [
         Bug::EraseBeforeSync,
         Bug::EraseBeforeKillerIsDurable,
         Bug::DropTrimRecords,
@@ -37,5 +41,7 @@ impl Bug {
         Bug::OriginalStands,
         Bug::CopyStands,
         Bug::EraseUnderReader,
+        Bug::ReplayCountsAsNew,
+        Bug::ForgetShadows,
     ];
 }

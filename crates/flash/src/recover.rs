@@ -24,9 +24,11 @@ use crate::codec::{
 use crate::directory::{NO_SLOT, Record};
 use crate::error::FtlError;
 use crate::ftl::{Ftl, FtlParams, SuperblockState, Trust};
+use crate::look::{LOOKED_BYTES_MIN, Looked, Purview};
 use crate::media::MediaError;
 use crate::nand::Timing;
 use crate::planted::Bug;
+use crate::shadow::Shadows;
 use crate::{AppendId, ExtentKind, Geometry, Lba};
 
 /// What recovery found. Counts are of this recovery alone.
@@ -134,6 +136,8 @@ impl RecoveryReport {
     }
 }
 
+/// Is told what was looked at.
+type Watch<'a> = dyn FnMut(Looked<'_>) + 'a;
 /// Reads media bytes: address, and where to put them.
 type ReadMedia<'a> = dyn FnMut(u64, &mut [u8]) -> Result<(), MediaError> + 'a;
 
@@ -157,8 +161,23 @@ impl Ftl {
         logical_blocks: u64,
         read: &mut ReadMedia<'_>,
     ) -> Result<(Ftl, RecoveryReport), FtlError> {
+        Ftl::recover_watched(geometry, timing, params, logical_blocks, read, &mut |_| {})
+    }
+
+    /// As [`Ftl::recover`], and tells `watch` what it looks at.
+    ///
+    /// # Errors
+    /// As [`Ftl::recover`].
+    pub fn recover_watched(
+        geometry: Geometry,
+        timing: Timing,
+        params: FtlParams,
+        logical_blocks: u64,
+        read: &mut ReadMedia<'_>,
+        watch: &mut Watch<'_>,
+    ) -> Result<(Ftl, RecoveryReport), FtlError> {
         let ftl = Ftl::new(geometry, timing, params, logical_blocks)?;
-        ftl.recover_from(read)
+        ftl.recover_from(read, watch)
     }
 
     /// As [`Ftl::recover`], with a known bug planted from the start.
@@ -176,10 +195,14 @@ impl Ftl {
     ) -> Result<(Ftl, RecoveryReport), FtlError> {
         let mut ftl = Ftl::new(geometry, timing, params, logical_blocks)?;
         ftl.bug = bug;
-        ftl.recover_from(read)
+        ftl.recover_from(read, &mut |_| {})
     }
 
-    fn recover_from(mut self, read: &mut ReadMedia<'_>) -> Result<(Ftl, RecoveryReport), FtlError> {
+    fn recover_from(
+        mut self,
+        read: &mut ReadMedia<'_>,
+        watch: &mut Watch<'_>,
+    ) -> Result<(Ftl, RecoveryReport), FtlError> {
         if !self.params.with_data {
             return Err(FtlError::NoData);
         }
@@ -190,8 +213,10 @@ impl Ftl {
             trust: Trust::default(),
             life_max: 0,
             unsound: Vec::new(),
+            seen_bytes: 0,
             twins: Vec::new(),
             ftl: &mut self,
+            watch,
         };
         recovery.read_headers()?;
         recovery.scan()?;
@@ -227,9 +252,12 @@ struct Recovery<'a> {
     life_max: u64,
     /// Extents whose payload does not fit, until it is known which of them were synced.
     unsound: Vec<Record>,
+    /// What all extents take that were seen, dead ones included.
+    seen_bytes: u64,
     /// Originals that gave way to copies.
     twins: Vec<Twin>,
     ftl: &'a mut Ftl,
+    watch: &'a mut Watch<'a>,
 }
 
 /// Where a scan is.
@@ -286,7 +314,7 @@ impl Recovery<'_> {
     fn read_front(&mut self, index: u32) -> Result<Front, FtlError> {
         let (mut is_blank_so_far, mut younger, mut copies) = (true, None::<SuperblockHeader>, 0);
         for offset in header_offsets(&self.ftl.geometry) {
-            let page = self.bytes(index, offset, self.ftl.geometry.page_bytes as usize)?;
+            let page = self.bytes(index, offset, self.ftl.geometry.page_bytes as usize, Purview::Front)?;
             is_blank_so_far &= is_blank(page);
             let mut image: HeaderBytes = [0; 64];
             image.copy_from_slice(&page[..SUPERBLOCK_HEADER_BYTES as usize]);
@@ -372,7 +400,8 @@ impl Recovery<'_> {
     fn header_at(&mut self, scan: &Scan) -> Result<Option<ExtentHeader>, FtlError> {
         let superblock = scan.superblock;
         let place = HeaderPlace { superblock, offset16: (scan.offset / u64::from(EXTENT_ALIGN)) as u32 };
-        let bytes = self.bytes(superblock, scan.offset, EXTENT_HEADER_BYTES as usize)?;
+        let purview = if scan.gap.is_some() { Purview::Search } else { Purview::All };
+        let bytes = self.bytes(superblock, scan.offset, EXTENT_HEADER_BYTES as usize, purview)?;
         // Off the chain only what is sound as it is counts: a search with repairs would find too much.
         if scan.gap.is_some() && !ExtentHeader::looks_like(bytes) {
             return Ok(None);
@@ -425,6 +454,7 @@ impl Recovery<'_> {
             self.ftl.superblocks[scan.superblock as usize].suspect = true;
         }
         self.report.extents_seen += 1;
+        self.seen_bytes += u64::from(extent_footprint(header.stored_bytes));
         self.report.sequence_max = self.report.sequence_max.max(header.sequence);
         self.trust.sequence = self.trust.sequence.max(header.trusted_sequence.unwrap_or(0));
         let footprint = extent_footprint(header.stored_bytes);
@@ -457,16 +487,28 @@ impl Recovery<'_> {
     }
 
     fn is_payload_sound(&mut self, record: &Record) -> Result<bool, FtlError> {
-        let start = u64::from(record.offset16) * u64::from(EXTENT_ALIGN) + u64::from(EXTENT_HEADER_BYTES);
+        let crc = self.payload_checksum(record, Purview::Nothing)?;
+        self.report.payload_bytes_checked += u64::from(record.stored_bytes);
+        if crc == record.checksum && record.stored_bytes >= LOOKED_BYTES_MIN {
+            let address = self.ftl.address(record.superblock, payload_offset(record));
+            let (bytes, checksum) = (record.stored_bytes, record.checksum);
+            (self.watch)(Looked::Payload { address, bytes, checksum });
+        } else {
+            self.payload_checksum(record, Purview::All)?;
+        }
+        Ok(record.kind == ExtentKind::Trim || crc == record.checksum)
+    }
+
+    fn payload_checksum(&mut self, record: &Record, purview: Purview) -> Result<u32, FtlError> {
         let (mut crc, mut done) = (0, 0);
         while done < record.stored_bytes {
             let part = (record.stored_bytes - done).min(WINDOW_BYTES as u32 / 2);
-            let bytes = self.bytes(record.superblock, start + u64::from(done), part as usize)?;
+            let offset = payload_offset(record) + u64::from(done);
+            let bytes = self.bytes(record.superblock, offset, part as usize, purview)?;
             crc = crc32c::crc32c_append(crc, bytes);
             done += part;
         }
-        self.report.payload_bytes_checked += u64::from(done);
-        Ok(record.kind == ExtentKind::Trim || crc == record.checksum)
+        Ok(crc)
     }
 
     fn enter(&mut self, mut record: Record) -> Result<(), FtlError> {
@@ -501,7 +543,7 @@ impl Recovery<'_> {
         let rest = (page_bytes - in_page) as usize;
         if scan.gap.is_none() || in_page == 0 {
             self.window.hop = false;
-            if is_blank(self.bytes(scan.superblock, scan.offset, rest)?) {
+            if is_blank(self.bytes(scan.superblock, scan.offset, rest, Purview::Blank)?) {
                 self.end_gap(scan);
                 if in_page == 0 {
                     scan.blank.get_or_insert(scan.offset);
@@ -525,7 +567,8 @@ impl Recovery<'_> {
         let page_bytes = u64::from(self.ftl.geometry.page_bytes);
         let start = scan.offset - scan.offset % page_bytes;
         let Some(last) = scan.last else { return Ok(()) };
-        if is_blank(self.bytes(scan.superblock, start, page_bytes as usize)?) && !self.is_payload_sound(&last)? {
+        let page = self.bytes(scan.superblock, start, page_bytes as usize, Purview::Blank)?;
+        if is_blank(page) && !self.is_payload_sound(&last)? {
             self.report.holes += 1;
             self.report.note(scan.superblock, start, Damage::Hole);
             self.ftl.superblocks[scan.superblock as usize].suspect = true;
@@ -632,16 +675,33 @@ impl Recovery<'_> {
         self.ftl.trust = self.trust;
         self.report.sequence_max = self.report.sequence_max.max(self.trust.sequence);
         self.report.trusted_sequence = self.trust.sequence;
+        self.ftl.replays_through = self.report.sequence_max;
+        self.ftl.shadows = Shadows::recovered(self.seen_bytes.saturating_sub(self.ftl.directory.live_bytes));
         self.report.superblocks_suspect = self.ftl.suspects;
         self.report.extents_live = self.ftl.directory.live_extents;
         self.report
     }
 
-    fn bytes(&mut self, superblock: u32, offset_bytes: u64, length: usize) -> Result<&[u8], FtlError> {
+    fn bytes(
+        &mut self,
+        superblock: u32,
+        offset_bytes: u64,
+        length: usize,
+        purview: Purview,
+    ) -> Result<&[u8], FtlError> {
         let address = self.ftl.address(superblock, offset_bytes);
         let left = self.ftl.limits.superblock_bytes - offset_bytes;
-        self.window.get(address, length, left)
+        let found = self.window.get(address, length, left)?;
+        let bytes = purview.of(found);
+        if !bytes.is_empty() {
+            (self.watch)(Looked::Bytes { address, bytes });
+        }
+        Ok(found)
     }
+}
+
+fn payload_offset(record: &Record) -> u64 {
+    u64::from(record.offset16) * u64::from(EXTENT_ALIGN) + u64::from(EXTENT_HEADER_BYTES)
 }
 
 /// A stretch of the media in memory.

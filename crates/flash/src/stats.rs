@@ -24,7 +24,7 @@ pub(crate) struct Counters {
 }
 
 /// A snapshot of an FTL's figures. Counts are since the FTL was made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 pub struct FtlStats {
     /// Stored bytes that were appended.
     pub host_bytes: u64,

@@ -16,11 +16,20 @@ use crate::{Nanos, SyncId};
 /// Most syncs that wait.
 const SYNCS_MAX: usize = 65_536;
 
+/// Who asks for a sync.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asker {
+    Host(SyncId),
+    /// Garbage collection, before an erase.
+    Collection,
+    /// An append that waits for space to be free for good.
+    Space,
+}
+
 /// A sync that was asked for.
 #[derive(Debug)]
 struct Request {
-    /// `None`: garbage collection asked.
-    id: Option<SyncId>,
+    asker: Asker,
     /// Programs before these serial numbers are covered, for each stream.
     programs: [u64; 2],
 }
@@ -53,16 +62,23 @@ impl Ftl {
         if let Some(error) = self.failed {
             self.events.push_back(FtlEvent::SyncDone { id, result: Err(error) });
         } else {
-            self.request_sync(now, Some(id));
+            self.request_sync(now, Asker::Host(id));
         }
         id
     }
 
-    /// Asks for a sync on behalf of the host or of collection.
-    pub(crate) fn request_sync(&mut self, now: Nanos, id: Option<SyncId>) {
+    /// Asks for a sync that drives the shadows away, unless one is on its way.
+    pub(crate) fn sync_for_space(&mut self, now: Nanos) {
+        if self.syncs.requests.iter().all(|request| request.asker != Asker::Space) {
+            self.request_sync(now, Asker::Space);
+        }
+    }
+
+    /// Asks for a sync.
+    pub(crate) fn request_sync(&mut self, now: Nanos, asker: Asker) {
         assert!(self.syncs.requests.len() < SYNCS_MAX, "syncs that wait are bounded");
         let programs = StreamKind::ALL.map(|kind| self.streams[kind.index()].next_serial());
-        self.syncs.requests.push_back(Request { id, programs });
+        self.syncs.requests.push_back(Request { asker, programs });
         self.issue_sync(now);
     }
 
@@ -91,6 +107,7 @@ impl Ftl {
         });
         self.syncs.in_flight = Some(SyncInFlight { requests, trust });
         self.counters.syncs += 1;
+        self.shadows.sync_issued();
         self.ops.issue(now, Purpose::Sync, MediaOpKind::Sync);
     }
 
@@ -102,10 +119,12 @@ impl Ftl {
             return;
         };
         self.trust = done.trust.unwrap_or(self.trust);
+        self.shadows.sync_done();
         for _ in 0..done.requests {
-            match self.syncs.requests.pop_front().expect("covered requests wait").id {
-                Some(id) => self.events.push_back(FtlEvent::SyncDone { id, result: Ok(()) }),
-                None => self.collection_synced(now),
+            match self.syncs.requests.pop_front().expect("covered requests wait").asker {
+                Asker::Host(id) => self.events.push_back(FtlEvent::SyncDone { id, result: Ok(()) }),
+                Asker::Collection => self.collection_synced(now),
+                Asker::Space => {}
             }
         }
     }
@@ -114,7 +133,7 @@ impl Ftl {
     pub(crate) fn fail_syncs(&mut self, error: MediaError) {
         self.syncs.in_flight = None;
         for request in self.syncs.requests.drain(..) {
-            if let Some(id) = request.id {
+            if let Asker::Host(id) = request.asker {
                 self.events.push_back(FtlEvent::SyncDone { id, result: Err(error) });
             }
         }

@@ -35,6 +35,7 @@ impl Nanos {
 
     /// Nanoseconds from `earlier` to this point; zero when `earlier` is not earlier.
     #[must_use]
+    #[inline]
     pub const fn saturating_since(self, earlier: Nanos) -> u64 {
         self.0.saturating_sub(earlier.0)
     }

@@ -9,6 +9,7 @@ use crate::error::Backpressure;
 use crate::ftl::{Ftl, SuperblockState};
 use crate::media::MediaOpKind;
 use crate::ops::Purpose;
+use crate::planted::Bug;
 use crate::stream::{Open, Program};
 use crate::{AppendId, Nanos};
 
@@ -26,7 +27,8 @@ impl Ftl {
         payload: Option<&[u8]>,
     ) -> Result<AppendId, Backpressure> {
         let footprint = extent_footprint(record.stored_bytes);
-        if let Err(refused) = self.reserve(now, StreamKind::Host, footprint) {
+        let reserved = self.reserve_lasting(now, u64::from(footprint));
+        if let Err(refused) = reserved.and_then(|()| self.reserve(now, StreamKind::Host, footprint)) {
             self.counters.stalls += u64::from(refused == Backpressure::Busy);
             self.collect(now);
             return Err(refused);
@@ -39,16 +41,31 @@ impl Ftl {
         stream.appended = append;
         stream.appended_sequence = record.sequence;
         self.program_if_full(now, StreamKind::Host);
+        let live_bytes = self.directory.live_bytes + u64::from(footprint);
         self.directory.insert(&record, append);
+        self.shadows.add(append, live_bytes - self.directory.live_bytes);
         self.collect(now);
         Ok(append)
     }
 
+    /// Makes sure that a record of this footprint fits beside all that lives and all that a crash may bring back. If
+    /// it does not, a sync drives the shadows away.
+    fn reserve_lasting(&mut self, now: Nanos, footprint: u64) -> Result<(), Backpressure> {
+        let shadows = if self.has_bug(Bug::ForgetShadows) { 0 } else { self.shadows.bytes() };
+        if self.directory.live_bytes + shadows + footprint <= self.lasting_bytes_max() {
+            return Ok(());
+        }
+        if shadows == 0 {
+            return Err(Backpressure::Full);
+        }
+        self.pad_page(now, StreamKind::Host);
+        self.sync_for_space(now);
+        Err(Backpressure::Busy)
+    }
+
     /// Makes sure that a record of this footprint can be placed now.
     pub(crate) fn reserve(&mut self, now: Nanos, kind: StreamKind, footprint: u32) -> Result<(), Backpressure> {
-        if let Some(error) = self.failed {
-            return Err(Backpressure::ReadOnly(error));
-        }
+        self.check_writable()?;
         // The page that is open may fill, one may have to be closed with its superblock, and the next
         // superblock begins with a page of its own.
         let programs = (footprint / self.geometry.page_bytes) as usize + 3;
@@ -121,6 +138,7 @@ impl Ftl {
     /// A program is done: its page can be read from the media.
     pub(crate) fn program_done(&mut self, kind: StreamKind, serial: u64, buffer: Option<Box<[u8]>>) {
         let program = self.streams[kind.index()].done(serial);
+        self.shadows.programmed(self.durable_through());
         self.superblocks[program.superblock as usize].programs_in_flight -= 1;
         if let Some(buffer) = buffer
             && self.params.with_data

@@ -163,6 +163,9 @@ pub(crate) struct Rules {
     lane_shift: u32,
     /// Time of a flit that carries packets, and of one that carries slots.
     pub(crate) flit_picos: u64,
+    /// [`LinkConfig::one_way_ns`] and [`LinkConfig::host_read_ns`].
+    pub(crate) one_way_picos: u64,
+    pub(crate) host_read_picos: u64,
     pub(crate) planted: Planted,
 }
 
@@ -182,6 +185,8 @@ impl Rules {
             lane_byte_time: lane_byte_time(config.generation),
             lane_shift: (64 * config.lanes).trailing_zeros(),
             flit_picos: 0,
+            one_way_picos: config.one_way_ns * 1000,
+            host_read_picos: config.host_read_ns * 1000,
             planted,
         };
         rules.flit_picos = rules.wire_picos(carrier.flit_bytes);

@@ -17,19 +17,31 @@ pub(crate) struct PacketFlits {
     room_bytes: u64,
 }
 
+/// Flits that so many bytes fill, the last of them perhaps in part.
+#[inline]
+pub(crate) fn flits_of(bytes: u64, flit_capacity: u64) -> u64 {
+    // Most packets need no more than one, and a division is the dearest thing here.
+    if bytes <= flit_capacity { u64::from(bytes > 0) } else { bytes.div_ceil(flit_capacity) }
+}
+
 impl PacketFlits {
-    /// Appends `bytes` of packets, to the open flit first if they may `join` it.
+    /// New flits were filled, and the last of them still takes so much.
     #[inline]
-    pub(crate) fn place(&mut self, bytes: u64, flit_capacity: u64, join: bool) -> Placed {
-        let joined = if join { bytes.min(self.room_bytes) } else { 0 };
+    pub(crate) fn begin(&mut self, room_bytes: u64) {
+        self.room_bytes = room_bytes;
+    }
+
+    /// Appends `bytes` of packets to the open flit, and what it does not take to new ones, which are counted.
+    pub(crate) fn join(&mut self, bytes: u64, flit_capacity: u64) -> u64 {
+        let joined = bytes.min(self.room_bytes);
         let rest = bytes - joined;
-        // Most packets need no more than one, and a division is the dearest thing here.
-        let flits = if rest <= flit_capacity { u64::from(rest > 0) } else { rest.div_ceil(flit_capacity) };
+        let flits = flits_of(rest, flit_capacity);
         self.room_bytes = if flits > 0 { flits * flit_capacity - rest } else { self.room_bytes - joined };
-        Placed { flits, filled_bytes: bytes }
+        flits
     }
 
     /// Whether the open flit takes anything more.
+    #[inline]
     pub(crate) fn has_room(&self) -> bool {
         self.room_bytes > 0
     }

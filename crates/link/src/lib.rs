@@ -36,7 +36,7 @@ mod reference;
 mod tests;
 
 pub use config::{ConfigError, CxlFlit, LinkConfig};
-pub use link::{Due, Link};
+pub use link::{Due, Link, Prepared, PreparedAll};
 pub use slots::CxlMessage;
 pub use time::Time;
 pub use traffic::{Count, Direction, Kind, Traffic};

@@ -65,6 +65,7 @@ impl Planted {
     }
 
     #[cfg(not(test))]
+    #[inline]
     pub(crate) const fn has(self, _: Bug) -> bool {
         false
     }

@@ -146,13 +146,13 @@ pub(crate) fn traffic(config: &LinkConfig, transactions: &[Transaction]) -> Traf
             Access::CxlMem(message) => {
                 let direction = message.direction();
                 let count = layouts[direction as usize].place(message);
-                traffic.add(direction, transaction.kind, count);
+                traffic.add(direction, transaction.kind, &count);
             }
         }
         for packet in packets {
             let wire_bytes = packet.bytes.len() as u64;
             let count = Count { packets: 1, payload_bytes: packet.payload_bytes as u64, wire_bytes };
-            traffic.add(packet.direction, transaction.kind, count);
+            traffic.add(packet.direction, transaction.kind, &count);
             packet_bytes[packet.direction as usize] += packet.bytes.len();
             received[packet.direction as usize] += 1;
         }
@@ -176,7 +176,7 @@ fn flow_control(config: &LinkConfig, received: [u64; 2], packet_bytes: &mut [usi
             }
         }
         let back = direction.opposite();
-        traffic.add(back, Kind::Dllp, Count { packets: dllps, payload_bytes: 0, wire_bytes: dllps * 8 });
+        traffic.add(back, Kind::Dllp, &Count { packets: dllps, payload_bytes: 0, wire_bytes: dllps * 8 });
         packet_bytes[back as usize] += dllps as usize * 8;
     }
 }
@@ -190,9 +190,9 @@ fn overhead(config: &LinkConfig, direction: Direction, packet_bytes: usize, layo
     };
     let flits = if size > 0 { vec![0u8; packet_bytes].chunks(room).count() as u64 } else { 0 };
     let rest = if size > 0 { flits * size - packet_bytes as u64 } else { 0 };
-    traffic.add(direction, Kind::Flit, Count { packets: flits, payload_bytes: 0, wire_bytes: rest });
+    traffic.add(direction, Kind::Flit, &Count { packets: flits, payload_bytes: 0, wire_bytes: rest });
     let (flits, wire_bytes) = (layout.flits.len() as u64, layout.empty_bytes());
-    traffic.add(direction, Kind::Flit, Count { packets: flits, payload_bytes: 0, wire_bytes });
+    traffic.add(direction, Kind::Flit, &Count { packets: flits, payload_bytes: 0, wire_bytes });
 }
 
 /// What a slot holds.

@@ -548,13 +548,12 @@ fn check_timeline(seed: u64, planted: Planted) -> Result<(), String> {
     let mut sum = 0;
     for step in 0..60 {
         now += rng.below(60);
-        timeline.forget_before(Time::ZERO.plus_picos(now));
         let (from, picos) = (now + rng.below(300), shortest + rng.below(60));
         let expected = spans.reserve(from, picos);
-        let first_fit = timeline.first_fit(Time::ZERO.plus_picos(from), picos);
-        let found = timeline.reserve(Time::ZERO.plus_picos(from), picos, planted);
+        let first_fit = timeline.first_fit(from, picos);
+        let found = timeline.reserve(now, from, picos, planted);
         sum += u128::from(picos);
-        if found != Time::ZERO.plus_picos(expected) || found != first_fit || timeline.busy_picos() != sum {
+        if found != expected || found != first_fit || timeline.busy_picos() != sum {
             return Err(format!("seed {seed}, step {step}: {picos} ps from {from} at {found}, expected {expected}"));
         }
     }
@@ -577,7 +576,7 @@ fn check_time(seed: u64, planted: Planted) -> Result<(), String> {
     let mut last = [Time::ZERO; 4];
     for step in 0..80 {
         now += rng.below(pace);
-        let (begin, before) = (Time::from_nanos(now), *link.traffic());
+        let (begin, before) = (Time::from_nanos(now), link.traffic());
         let transaction = transaction(&mut rng, &config);
         let due = link.transfer(begin, transaction);
         let fail = |what: &str| Err(format!("seed {seed}, step {step}: {what}: {config:?} {transaction:?} {due:?}"));
@@ -589,7 +588,7 @@ fn check_time(seed: u64, planted: Planted) -> Result<(), String> {
         let (waits_ns, asks) = match transaction.access {
             Access::DmaRead { bytes, .. } => (2 * config.one_way_ns + config.host_read_ns, bytes > 0),
             Access::MmioRead { bytes, .. } => (2 * config.one_way_ns + config.device_read_ns, bytes > 0),
-            _ => (config.one_way_ns, link.traffic() != &before),
+            _ => (config.one_way_ns, link.traffic() != before),
         };
         let least = if asks { config.wire_picos(count) + waits_ns * 1000 } else { 0 };
         if due.at.picos_since(begin) < u128::from(least) {
@@ -704,7 +703,7 @@ fn equal_inputs_give_equal_outputs() {
         let mut link = Link::new(&config).expect("sound");
         let dues: Vec<crate::Due> =
             (0..500).map(|at| link.transfer(Time::from_nanos(at * 37), transaction(&mut rng, &config))).collect();
-        (dues, *link.traffic())
+        (dues, link.traffic())
     };
     assert_eq!(run(), run());
 }
@@ -740,5 +739,69 @@ fn every_planted_bug_is_found() {
         };
         let found = (0..1_000).any(|seed| check(seed, Planted::bug(bug)).is_err());
         assert!(found, "{bug:?} was not found");
+    }
+}
+
+/// Two links that are asked for the same, the one at once and prepared, the other one by one and taken apart each time.
+fn check_prepared(seed: u64) -> Result<(), String> {
+    let mut rng = Rng(seed);
+    let config = config(&mut rng);
+    let (mut prepared, mut plain) = (Link::new(&config).expect("sound"), Link::new(&config).expect("sound"));
+    let (mut now, pace) = (rng.below(1 << 62), 1 + rng.below(500));
+    for step in 0..200 {
+        now += if rng.below(50) == 0 { rng.below(1 << 56) } else { rng.below(pace) };
+        let mut transactions: Vec<_> = (0..1 + rng.below(3)).map(|_| transaction(&mut rng, &config)).collect();
+        if rng.below(2) == 0 {
+            // As a read's data, its completion and its interrupt.
+            transactions.retain(|transaction| matches!(transaction.access, Access::DmaWrite { .. }));
+            transactions.push(Transaction::interrupt());
+        }
+        let all = prepared.prepare_all(&transactions);
+        let found = prepared.begin_all(now, &all);
+        let due = |transaction: &Transaction| plain.transfer(Time::from_nanos(now), *transaction).at.nanos_ceil();
+        let expected = transactions.iter().map(due).last().unwrap_or(now);
+        if found != expected {
+            return Err(format!(
+                "seed {seed}, step {step}: {found} instead of {expected}: {config:?} {transactions:?}"
+            ));
+        }
+    }
+    let busy = |link: &Link| Direction::ALL.map(|direction| link.busy_picos(direction));
+    let same = (prepared.traffic(), busy(&prepared)) == (plain.traffic(), busy(&plain));
+    if same { Ok(()) } else { Err(format!("seed {seed}: other traffic: {config:?}")) }
+}
+
+#[test]
+fn what_is_prepared_takes_what_it_takes_when_it_is_taken_apart() {
+    for seed in 0..400 {
+        check_prepared(seed).unwrap();
+    }
+}
+
+/// A link long after its beginning does what one at its beginning does, however far it came in one step or in many.
+#[test]
+fn a_link_is_the_same_after_centuries() {
+    const CENTURY_NS: u64 = 100 * 365 * 86_400 * 1_000_000_000;
+    for seed in 0..400 {
+        let mut rng = Rng(seed);
+        let config = config(&mut rng);
+        let (mut early, mut late) = (Link::new(&config).expect("sound"), Link::new(&config).expect("sound"));
+        let base = CENTURY_NS + rng.below(CENTURY_NS);
+        for part in 1..rng.below(100) {
+            late.transfer(Time::from_nanos(base / 100 * part), Transaction::interrupt());
+        }
+        let mut now = 0;
+        for step in 0..40 {
+            now += rng.below(300);
+            let transaction = transaction(&mut rng, &config);
+            let since =
+                |due: crate::Due, start| [due.sent, due.at].map(|time| time.picos_since(Time::from_nanos(start)));
+            let expected = since(early.transfer(Time::from_nanos(now), transaction), now);
+            let found = since(late.transfer(Time::from_nanos(base + now), transaction), base + now);
+            // What was sent before may have left another flit open, or another count of packets to acknowledge.
+            if config.ack_every_packets == 0 && config.update_fc_every_packets == 0 {
+                assert_eq!(found, expected, "seed {seed}, step {step}: {config:?} {transaction:?}");
+            }
+        }
     }
 }

@@ -30,6 +30,11 @@ impl Time {
         u64::try_from(self.picos.div_ceil(1000)).unwrap_or(u64::MAX)
     }
 
+    /// In whole nanoseconds, rounded down. Stays at the last one that there is.
+    pub(crate) fn nanos_floor(self) -> u64 {
+        u64::try_from(self.picos / 1000).unwrap_or(u64::MAX)
+    }
+
     /// This point `picos` picoseconds later.
     #[must_use]
     pub const fn plus_picos(self, picos: u64) -> Time {

@@ -2,8 +2,6 @@
 
 use std::ops::{Add, AddAssign};
 
-use crate::flit::Placed;
-
 /// Which way something goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
@@ -18,6 +16,7 @@ impl Direction {
     pub const ALL: [Direction; 2] = [Direction::Downstream, Direction::Upstream];
 
     /// The other one.
+    #[inline]
     #[must_use]
     pub const fn opposite(self) -> Direction {
         match self {
@@ -108,6 +107,7 @@ pub struct Count {
 }
 
 impl AddAssign for Count {
+    #[inline]
     fn add_assign(&mut self, other: Count) {
         self.packets += other.packets;
         self.payload_bytes += other.payload_bytes;
@@ -162,26 +162,17 @@ impl Traffic {
         self.total().payload_bytes - self.kind(Kind::Interrupt).payload_bytes
     }
 
-    pub(crate) fn add(&mut self, direction: Direction, kind: Kind, count: Count) {
-        self.counts[direction as usize][kind as usize] += count;
+    #[inline]
+    pub(crate) fn add(&mut self, direction: Direction, kind: Kind, count: &Count) {
+        self.counts[direction as usize][kind as usize] += *count;
     }
 
-    /// Adds something, and the flits that were begun for it: what they have beside their content is overhead.
-    #[inline]
-    pub(crate) fn add_in_flits(
-        &mut self,
-        direction: Direction,
-        kind: Kind,
-        count: Count,
-        placed: Placed,
-        flit_bytes: u64,
-    ) {
-        debug_assert_eq!(count.wire_bytes, placed.filled_bytes, "all of it is in flits");
-        let counts = &mut self.counts[direction as usize];
-        counts[kind as usize] += count;
-        let flits = &mut counts[Kind::Flit as usize];
-        flits.packets += placed.flits;
-        flits.wire_bytes = flits.wire_bytes + placed.flits * flit_bytes - placed.filled_bytes;
+    /// Adds the flits of a direction, of so many bytes together: what they have beside what was put into them is
+    /// overhead. Everything that was counted is in them.
+    pub(crate) fn add_flits(&mut self, direction: Direction, flits: u64, bytes: u64) {
+        let filled_bytes = self.direction(direction).wire_bytes;
+        let overhead = Count { packets: flits, payload_bytes: 0, wire_bytes: bytes - filled_bytes };
+        self.add(direction, Kind::Flit, &overhead);
     }
 }
 
@@ -189,7 +180,7 @@ impl AddAssign for Traffic {
     fn add_assign(&mut self, other: Traffic) {
         for direction in Direction::ALL {
             for kind in Kind::ALL {
-                self.add(direction, kind, other.count(direction, kind));
+                self.add(direction, kind, &other.count(direction, kind));
             }
         }
     }

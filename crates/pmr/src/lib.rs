@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | [`Region`] | a header that names version and damage; space reserved, so that no store meets a full disk |
 //! | [`Snapshot`] | a look from outside: reads the file, maps and changes nothing |
+//! | [`Region::end_if_cut`] | a file that is cut short under a process ends it with a word, not with a SIGBUS |
 //! | [`Object`] | named pieces of the region; safe access copies or is atomic |
 //! | [`ring`] | entries from one producer to one consumer, one cache line each |
 //! | [`Doorbell`], [`Waiter`] | waking who waits, by polling, by the processor or by the kernel |
@@ -20,6 +21,7 @@
 compile_error!("the region needs 64-bit little-endian Linux: memfd, futex, and its format in memory order");
 
 mod copy;
+mod cut;
 mod doorbell;
 mod error;
 mod layout;

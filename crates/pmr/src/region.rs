@@ -58,7 +58,7 @@ impl std::fmt::Display for Survival {
 /// A shared region that this process has mapped. Cloning is cheap and shares the mapping.
 #[derive(Debug, Clone)]
 pub struct Region {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 /// What a region and all its objects hold on to.

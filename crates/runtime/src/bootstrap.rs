@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::error::RuntimeError;
+use crate::recording::RecordCore;
 
+use crate::waits::Gap;
 use crate::workload::{FilesSpec, SoakSpec, TallyReport};
 
 /// Everything a domain process needs to begin. Keys travel here, over a pipe, never through the shared region.
@@ -96,6 +98,8 @@ pub struct Options {
     pub crash: Option<Crash>,
     /// Write every sample of the scheduler to this file.
     pub record: Option<PathBuf>,
+    /// Write every input of the device core to this file.
+    pub record_core: Option<RecordCore>,
     /// Chain a checksum over all that is stored, so that two runs can be compared byte for byte.
     pub digest: bool,
     /// How long a domain may take to stop before it is killed, in seconds.
@@ -119,6 +123,7 @@ impl Default for Options {
             forced: None,
             crash: None,
             record: None,
+            record_core: None,
             digest: false,
             stop_patience_s: STOP_PATIENCE_S,
         }
@@ -234,9 +239,8 @@ pub struct JobReport {
     pub input_bytes: u64,
     /// For each migration the longest time between two completions around it, in nanoseconds.
     pub pauses_ns: Vec<u64>,
-    /// Around the longest time between two completions, the time that the two processes were ready to run and had no
-    /// processor, in nanoseconds, summed.
-    pub gap_processor_wait_ns: u64,
+    /// The longest time between two completions, and what both processes did in it.
+    pub gap: Gap,
     /// CPU time of the host's process, in nanoseconds.
     pub host_cpu_ns: u64,
     /// Input bytes that each actor worked on, on the host and on the device.

@@ -18,23 +18,25 @@ pub fn cpu() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Time that this process's first thread, which is the domain, was ready to run and had no processor. The file is kept
-/// open: to open it takes longer than all the rest, and an actor that arrives waits meanwhile.
-pub struct ProcessorWait {
+/// What the kernel counts of this process's first thread, which is the domain. The file is kept open: to open it takes
+/// longer than all the rest, and an actor that arrives waits meanwhile.
+pub struct Schedule {
     schedstat: Option<File>,
 }
 
-impl ProcessorWait {
+impl Schedule {
     /// Of this process.
-    pub fn of_this_process() -> ProcessorWait {
-        ProcessorWait { schedstat: File::open("/proc/self/schedstat").ok() }
+    pub fn of_this_process() -> Schedule {
+        Schedule { schedstat: File::open("/proc/self/schedstat").ok() }
     }
 
-    /// So far, in nanoseconds: the second word of `/proc/self/schedstat`. Zero where the kernel does not count it.
-    pub fn nanoseconds(&self) -> u64 {
+    /// How long it ran so far, and how long it was ready to run and had no processor, in nanoseconds: the first words
+    /// of `/proc/self/schedstat`. Zero where the kernel does not count them.
+    pub fn nanoseconds(&self) -> [u64; 2] {
         let mut text = [0u8; 96];
         let length = self.schedstat.as_ref().and_then(|file| file.read_at(&mut text, 0).ok()).unwrap_or(0);
         let words = std::str::from_utf8(&text[..length]).unwrap_or_default();
-        words.split_whitespace().nth(1).and_then(|word| word.parse().ok()).unwrap_or(0)
+        let mut words = words.split_whitespace().map(|word| word.parse().unwrap_or(0));
+        [words.next().unwrap_or(0), words.next().unwrap_or(0)]
     }
 }

@@ -4,12 +4,13 @@
 //! Every word is an atomic of its own, has one writer at a time, and may be read by anyone. Nothing here is
 //! needed to recover data: a fresh control object is made at each start, from the device's own records.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use osier_domain::{ACTORS_MAX, ActorId, STREAMS_MAX, Side, SlotId};
 use osier_pmr::Object;
 
 use crate::bootstrap::Placement;
+use crate::waits::{ACCOUNT_WORDS, Account};
 
 /// Words of the control object.
 const WORDS: usize = 2048;
@@ -46,8 +47,11 @@ const HOLDS: usize = WINDOW + STREAMS_MAX;
 const HOLDS_WORDS: usize = 4;
 /// Words of one actor's statistics: four a side.
 const STATS_WORDS: usize = 8;
+const ACCOUNT: usize = HOLDS + HOLDS_WORDS;
+/// Tries to read an account that is being written, which takes some nanoseconds.
+const ACCOUNT_TRIES: usize = 8;
 const _: () = assert!(DELIVERED + STREAMS_MAX <= STAMP);
-const _: () = assert!(HOLDS + HOLDS_WORDS <= WORDS);
+const _: () = assert!(ACCOUNT + 1 + ACCOUNT_WORDS <= WORDS);
 
 /// Requests of one stream that can be in flight: the device says of the last so many which were committed.
 pub const STREAM_INFLIGHT_MAX: u64 = 64;
@@ -72,8 +76,6 @@ pub enum Gauge {
     DeviceCpu = 7,
     /// When the device last said that it has nothing to do, and waits for no time or media; 0 where it has.
     IdleAt = 8,
-    /// Time that the device's process was ready to run and had no processor, in nanoseconds.
-    DeviceProcessorWait = 9,
     /// Share of the host that was busy in the last scheduler epoch, in permille.
     HostBusy = 11,
 }
@@ -412,6 +414,30 @@ impl Control {
         word < HOLDS_WORDS && self.get(HOLDS + word) >> (slot.0 % 64) & 1 == 1
     }
 
+    /// The device tells where its time went. The first word is odd while the others are written.
+    pub fn set_account(&self, account: &Account) {
+        let writing = self.get(ACCOUNT) | 1;
+        self.set(ACCOUNT, writing);
+        fence(Ordering::Release);
+        for (at, word) in (ACCOUNT + 1..).zip(account.words()) {
+            self.word(at).store(word, Ordering::Relaxed);
+        }
+        self.set(ACCOUNT, writing + 1);
+    }
+
+    /// Where the device's time went; nothing while that is written, or was when the device died.
+    pub fn account(&self) -> Option<Account> {
+        for _ in 0..ACCOUNT_TRIES {
+            let before = self.get(ACCOUNT);
+            let words = std::array::from_fn(|index| self.word(ACCOUNT + 1 + index).load(Ordering::Relaxed));
+            fence(Ordering::Acquire);
+            if before.is_multiple_of(2) && self.word(ACCOUNT).load(Ordering::Relaxed) == before {
+                return (before > 0).then(|| Account::from_words(words));
+            }
+        }
+        None
+    }
+
     /// Publishes the checksum over all that was stored for the first two streams.
     pub fn set_digest(&self, digest: [u64; 2]) {
         self.set(DIGEST, digest[0]);
@@ -520,4 +546,64 @@ pub enum Stamp {
     FirstServed = 6,
     /// Not a time: what the destination found, in the bits `FOUND_*`.
     Found = 7,
+}
+
+#[cfg(test)]
+mod tests {
+    use osier_pmr::{Backing, ObjectKind, Region};
+
+    use super::*;
+
+    fn control() -> (Region, Control) {
+        let region = Region::create(&Backing::Memfd, 2 << 20, [0; 16]).unwrap();
+        let object = |name, bytes| region.allocate(name, ObjectKind::STATISTICS, bytes, 4096).unwrap();
+        let control = Control::new(object("control", CONTROL_BYTES), object("moves", MOVES_BYTES));
+        (region, control)
+    }
+
+    /// A policy or a command asks for a move again until the actor is there, every epoch: the move's time counts from
+    /// the first of these decisions, and a decision after it arrived is another move's.
+    #[test]
+    fn a_decision_counts_from_the_first_time_until_the_actor_is_there() {
+        const DECIDE: bool = true;
+        const ARRIVE: bool = false;
+        let (_region, control) = control();
+        let steps = [
+            (DECIDE, 100, 100),
+            (DECIDE, 110, 100),
+            (DECIDE, 120, 100),
+            (ARRIVE, 125, 100),
+            (DECIDE, 300, 300),
+            (DECIDE, 310, 300),
+            (ARRIVE, 350, 300),
+            (DECIDE, 400, 400),
+        ];
+        for (what, at, decided) in steps {
+            if what == DECIDE {
+                control.decide(ActorId(1), at);
+            } else {
+                control.stamp(ActorId(1), Stamp::Active, at);
+            }
+            assert_eq!(control.stamped(ActorId(1), Stamp::Decided), decided, "at {at}");
+        }
+        assert_eq!(control.stamped(ActorId(0), Stamp::Decided), 0, "another actor's is its own");
+        control.log_move(ActorId(1), Side::Device);
+        assert_eq!(control.move_log(0)[0].decided, 400);
+    }
+
+    #[test]
+    fn an_account_is_read_as_it_was_written_or_not_at_all() {
+        let (_region, control) = control();
+        assert_eq!(control.account(), None, "none was written");
+        for number in 1..4u64 {
+            let account = Account::from_words(std::array::from_fn(|word| number * 100 + word as u64));
+            control.set_account(&account);
+            assert_eq!(control.account(), Some(account));
+        }
+        // A device that died while it wrote; its successor goes on.
+        control.set(ACCOUNT, control.get(ACCOUNT) + 1);
+        assert_eq!(control.account(), None);
+        control.set_account(&Account::default());
+        assert_eq!(control.account(), Some(Account::default()));
+    }
 }

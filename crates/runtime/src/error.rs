@@ -76,6 +76,14 @@ pub enum RuntimeError {
         /// What the system says.
         source: std::io::Error,
     },
+    /// The core's inputs cannot be written down.
+    #[error("cannot record the device core to {path}: {source}; name another file with --record-core, or make room")]
+    Recording {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
     /// A key that was used is gone.
     #[error(
         "the key file {path} is missing, and data may be sealed with it; put it back. To go on without those data, \

@@ -13,7 +13,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use osier_device::{CommandId, Completion, Crossing, Device, ReadContent, UnitMeta, WriteMeta};
+use osier_device::record::Recorded;
+use osier_device::{CommandId, Completion, Crossing, ReadContent, UnitMeta, WriteMeta};
 use osier_domain::arena::{Buffer, Unit};
 use osier_domain::message::{FLAG_FUA, Request};
 use osier_domain::{Direction, Domain, Nanos, Opcode, STREAMS_MAX, Side, Status, Step, Tag};
@@ -26,9 +27,11 @@ use crate::client::note_failure;
 use crate::clock;
 use crate::control::Gauge;
 use crate::error::RuntimeError;
+use crate::host::FIRST_EPOCH;
 use crate::link::Link;
 use crate::machine::{Machine, Turn};
 use crate::setup::{BufferBytes, Setup};
+use crate::waits::{Meter, Reason};
 
 /// Between two publications of the gauges.
 const GAUGES_NS: u64 = 1_000_000;
@@ -38,6 +41,8 @@ const USAGE_NS: u64 = 50_000_000;
 /// whole superblock would hold up an actor that arrives.
 const PROGRAM_BYTES: usize = 4 << 10;
 const ERASE_BYTES: u64 = 256 << 10;
+/// A refusal of the media is told of, and then the one after so many doublings of their number.
+const TOLD_EVERY_DOUBLINGS: u32 = 4;
 /// How long an idle device sleeps at most.
 const IDLE_MAX: Duration = Duration::from_millis(1);
 
@@ -60,7 +65,7 @@ struct Firmware {
     machine: Machine,
     domain: Domain,
     link: Link,
-    device: Device<BufferBytes>,
+    device: Recorded<BufferBytes>,
     media: Arc<dyn Media>,
     sync: SyncWorker,
     syncs: Vec<(SyncTicket, OpId)>,
@@ -78,7 +83,7 @@ struct Firmware {
     next_command: u64,
     next_gauges: Nanos,
     next_usage: Nanos,
-    processor_wait: clock::ProcessorWait,
+    meter: Meter,
     completions: Vec<Completion>,
     payload: Vec<u8>,
 }
@@ -88,7 +93,7 @@ impl Firmware {
         let setup = Setup::open(bootstrap)?;
         let machine = setup.machine(Side::Device)?;
         let media = setup.media()?;
-        let device = setup.device(media.as_ref())?;
+        let device = setup.device(media.as_ref(), bootstrap.epoch > FIRST_EPOCH)?;
         let wait: WaitPolicy =
             bootstrap.options.device_wait.parse().map_err(|e| RuntimeError::Option(format!("{e}")))?;
         let waiter = Waiter::new(wait).map_err(|e| RuntimeError::Option(format!("{e}")))?;
@@ -100,6 +105,7 @@ impl Firmware {
             domain: setup.domain(Side::Device),
             link,
             begun: vec![None; usize::from(machine.arena.layout().slots)],
+            meter: Meter::new(clock::now().0, setup.control.account()),
             setup,
             machine,
             device,
@@ -116,7 +122,6 @@ impl Firmware {
             next_command: 0,
             next_gauges: Nanos(0),
             next_usage: Nanos(0),
-            processor_wait: clock::ProcessorWait::of_this_process(),
             completions: Vec::new(),
             payload: Vec::new(),
         })
@@ -127,6 +132,7 @@ impl Firmware {
             return self.park();
         }
         let now = clock::now();
+        self.meter.turn(now.0);
         let mut busy = self.run_domain(now);
         busy |= self.begin_requests(now);
         busy |= self.run_domain(now);
@@ -245,7 +251,13 @@ impl Firmware {
     /// What the media did since, and one piece of their work.
     fn work(&mut self, now: Nanos) -> bool {
         let synced = self.finish_syncs(now);
-        self.work_media(now) || synced
+        let Some((op, done)) = self.under_way.take().or_else(|| Some((self.device.next_op()?, 0))) else {
+            return synced;
+        };
+        let since = clock::now().0;
+        self.work_media(now, op, done);
+        self.meter.media(clock::now().0 - since);
+        true
     }
 
     /// The core's completions.
@@ -266,11 +278,8 @@ impl Firmware {
         self.conclude(now);
     }
 
-    /// One piece of the media's work.
-    fn work_media(&mut self, now: Nanos) -> bool {
-        let Some((op, done)) = self.under_way.take().or_else(|| Some((self.device.next_op()?, 0))) else {
-            return false;
-        };
+    /// One piece of an operation of which `done` bytes are done.
+    fn work_media(&mut self, now: Nanos, op: MediaOp, done: u64) {
         let result = match op.kind {
             MediaOpKind::Read { address, bytes } => {
                 let mut data = vec![0u8; bytes as usize].into_boxed_slice();
@@ -286,7 +295,7 @@ impl Firmware {
                     Ok(()) if through < data.len() as u64 => {
                         let kind = MediaOpKind::Program { address, data: Some(data), bytes };
                         self.under_way = Some((MediaOp { kind, ..op }, through));
-                        return true;
+                        return;
                     }
                     Ok(()) => {
                         self.machine.passed(Step::ProgramEnds, None);
@@ -301,7 +310,7 @@ impl Firmware {
                 match self.media.erase(address + done, piece) {
                     Ok(()) if done + piece < bytes => {
                         self.under_way = Some((op, done + piece));
-                        return true;
+                        return;
                     }
                     Ok(()) => Ok(MediaResult::Erased),
                     Err(error) => Err(("erase", error)),
@@ -309,18 +318,17 @@ impl Firmware {
             }
             MediaOpKind::Sync => {
                 self.begin_sync(now, op.id);
-                return true;
+                return;
             }
         };
         let result = result.unwrap_or_else(|(what, error)| self.refused(what, &error));
         self.device.media_done(now, op.id, result);
-        true
     }
 
     /// A full disk refuses every page: it is told of less and less often.
     fn refused(&mut self, what: &str, error: &osier_image::MediaError) -> MediaResult {
         self.refusals += 1;
-        if self.refusals.is_power_of_two() {
+        if self.refusals.is_power_of_two() && self.refusals.ilog2().is_multiple_of(TOLD_EVERY_DOUBLINGS) {
             tracing::error!(%error, refusals = self.refusals, "the media refused to {what}");
         }
         MediaResult::Failed(crate::setup::media_error(error))
@@ -421,29 +429,41 @@ impl Firmware {
     fn wait(&mut self, now: Nanos) {
         let compute = self.model_timing.then(|| self.device.compute(now));
         let turn = &mut Turn { machine: &mut self.machine, compute };
-        let mut until = self.next_gauges;
-        for event in [self.domain.next_event(now, turn), self.device.next_event()].into_iter().flatten() {
-            until = until.min(event);
-        }
+        let events = [self.domain.next_event(now, turn), self.device.next_event()];
+        let until = events.into_iter().flatten().fold(self.next_gauges, Nanos::min);
+        let reason = self.waits_for(events.iter().any(Option::is_some));
         let left = Duration::from_nanos(until.0.saturating_sub(now.0)).min(IDLE_MAX);
         if !left.is_zero() && self.under_way.is_none() {
             let Firmware { machine, waiter, link, sync, syncs, .. } = self;
             // The worker rings the bell too.
             let look = || link.has_message() || !syncs.is_empty() && sync.has_done();
-            machine.wait(waiter, link.bell(), left, look);
+            let (since, slept) = machine.wait(waiter, link.bell(), left, look);
+            self.meter.waited(reason, since, left.as_nanos() as u64, slept);
+        }
+    }
+
+    /// What the requests that are here wait for, when nothing can be done; `due` says that a time will come.
+    fn waits_for(&self, due: bool) -> Reason {
+        let holds = self.domain.pending() > 0 || self.begun.iter().any(Option::is_some);
+        match (holds, due) {
+            (true, true) => Reason::Due,
+            (true, false) if !self.syncs.is_empty() => Reason::Sync,
+            _ => Reason::Idle,
         }
     }
 
     fn publish_gauges(&mut self, now: Nanos) {
         self.next_gauges = Nanos(now.0 + GAUGES_NS);
+        self.meter.look();
+        self.setup.control.set_account(&self.meter.account());
         if let Some(digests) = &self.digest {
             self.setup.control.set_digest([u64::from(digests[0]), u64::from(digests[1])]);
         }
         if now >= self.next_usage {
             self.next_usage = Nanos(now.0 + USAGE_NS);
             self.setup.control.set_gauge(Gauge::DeviceCpu, clock::cpu());
-            self.setup.control.set_gauge(Gauge::DeviceProcessorWait, self.processor_wait.nanoseconds());
             self.publish_idleness(now);
+            self.device.flush_recording();
         }
         self.setup.publish(now, &mut self.device, &self.domain, &self.machine.runner);
     }
@@ -473,6 +493,7 @@ impl Firmware {
 
     /// The host has died: let the core end what it has begun, publish the cursors, and wait.
     fn park(&mut self) -> Result<(), RuntimeError> {
+        let since = clock::now().0;
         let epoch = self.setup.control.epoch();
         while self.begun.iter().any(Option::is_some) {
             self.drive(clock::now());
@@ -482,7 +503,9 @@ impl Firmware {
         self.publish_cursors();
         self.setup.control.set_parked(Side::Device, epoch);
         self.setup.control.set_ready(Side::Device, epoch);
-        self.rejoin(epoch)
+        let rejoined = self.rejoin(epoch);
+        self.meter.waited(Reason::Idle, since, u64::MAX, true);
+        rejoined
     }
 
     /// Waits until the supervisor lets the epoch begin.
@@ -511,12 +534,12 @@ impl Firmware {
         // Beyond the flush, what it made free in the buffer is freed.
         while !done || self.device.next_event().is_some_and(|at| at <= clock::now()) {
             let now = clock::now();
-            self.finish_syncs(now);
-            self.work_media(now);
+            self.work(now);
             let mut completions = Vec::new();
             self.device.poll(now, &mut completions);
             done |= completions.iter().any(|c| c.id == id);
         }
+        self.device.end_recording();
         Ok(())
     }
 }

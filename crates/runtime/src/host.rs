@@ -22,7 +22,7 @@ use crate::pacer::Pacer;
 use crate::sampler::Sampler;
 use crate::setup::Setup;
 use crate::vigil::{Look, PATIENCE_NS, Vigil};
-use crate::waits::Waits;
+use crate::waits::{Gaps, Meter, Reason};
 use crate::workload::{FIRST_MAX, Files, Port, Soak, TallyReport, Witness, Workload};
 
 /// Between two lines of progress.
@@ -30,7 +30,7 @@ const PROGRESS_NS: u64 = 100_000_000;
 /// How long an idle host sleeps at most before it looks at the control words.
 const IDLE_MAX: Duration = Duration::from_millis(2);
 /// The epoch of a session's start.
-const FIRST_EPOCH: u64 = 1;
+pub(crate) const FIRST_EPOCH: u64 = 1;
 /// How long a move asked for by hand may take before it is reported as not done.
 const COMMAND_NS: u64 = 2_000_000_000;
 
@@ -69,8 +69,8 @@ struct Host {
     span: Span,
     reported: bool,
     vigil: Vigil,
-    waits: Waits,
-    processor_wait: clock::ProcessorWait,
+    meter: Meter,
+    gaps: Gaps,
     /// Requests that ended.
     ended: u64,
     /// This process has not taken over yet what the slots hold.
@@ -153,8 +153,8 @@ impl Host {
             span: Span { latency, write_began: None, write_ended: None, moves_at_start: setup.control.moves() },
             reported: false,
             vigil: Vigil::default(),
-            waits: Waits::default(),
-            processor_wait: clock::ProcessorWait::of_this_process(),
+            meter: Meter::new(now.0, None),
+            gaps: Gaps::default(),
             ended: 0,
             fresh: true,
             setup,
@@ -175,6 +175,7 @@ impl Host {
             return;
         }
         let now = clock::now();
+        self.meter.turn(now.0);
         // An actor that arrives has to wait for the longest of what is done between two looks at the ring.
         let mut busy = self.run_domain(now);
         busy |= self.complete(now);
@@ -214,7 +215,23 @@ impl Host {
             self.setup.control.set_delivered(usize::from(request.stream.0), request.sequence);
             self.client.release(request.descriptor.slot);
         }
+        if any || self.gaps.is_open() {
+            self.account(any);
+        }
         any
+    }
+
+    /// Keeps the account of the longest gap: at each completion, and until the device has told of its part.
+    fn account(&mut self, completed: bool) {
+        let Some(workload) = &self.workload else { return };
+        let device = self.setup.control.account();
+        if completed {
+            self.meter.look();
+            let about = || (workload.phase().to_owned(), self.setup.control.gauge(Gauge::Speed));
+            self.gaps.completed(workload.tally().longest_gap_ns, self.meter.account(), device, about);
+        } else if let Some(device) = device {
+            self.gaps.hear(device);
+        }
     }
 
     fn offer(&mut self, now: Nanos) -> bool {
@@ -233,11 +250,13 @@ impl Host {
     fn wait(&mut self, now: Nanos) {
         let turn = &mut Turn { machine: &mut self.machine, compute: None };
         let events = [self.domain.next_event(now, turn), self.pacer.next_event()];
+        let reason = if events.iter().any(Option::is_some) { Reason::Due } else { Reason::Idle };
         let until = events.into_iter().flatten().fold(self.next_tick, Nanos::min);
         let left = Duration::from_nanos(until.0.saturating_sub(now.0)).min(IDLE_MAX);
         if !left.is_zero() {
             let Host { machine, waiter, link, .. } = self;
-            machine.wait(waiter, link.bell(), left, || link.has_message());
+            let (since, slept) = machine.wait(waiter, link.bell(), left, || link.has_message());
+            self.meter.waited(reason, since, left.as_nanos() as u64, slept);
         }
     }
 
@@ -334,8 +353,6 @@ impl Host {
             self.span.write_ended.get_or_insert(now);
         }
         let control = &self.setup.control;
-        let waited_ns = self.processor_wait.nanoseconds() + control.gauge(Gauge::DeviceProcessorWait);
-        self.waits.look(tally.longest_gap_ns, waited_ns);
         let count = self.machine.records.len() as u16;
         emit(&Event::Progress(Progress {
             at_ns: now.0,
@@ -424,7 +441,7 @@ impl Host {
             input_bytes: workload.input_bytes(),
             pauses_ns: moves.iter().filter_map(|m| pause_around(times, m.routed, m.first_served)).collect(),
             host_cpu_ns: clock::cpu(),
-            gap_processor_wait_ns: self.waits.around_longest_gap(),
+            gap: self.gaps.longest().clone(),
             actor_bytes: (0..count).map(bytes).collect(),
             ring_depth_max: self.link.depth_max(),
         }
@@ -432,6 +449,7 @@ impl Host {
 
     /// Another domain has died: stop where we are, and wait for the supervisor.
     fn park(&mut self) {
+        let since = clock::now().0;
         let epoch = self.control().epoch();
         self.control().set_parked(Side::Host, epoch);
         self.control().set_ready(Side::Host, epoch);
@@ -440,6 +458,7 @@ impl Host {
             tracing::warn!(epoch, "the host could not take its rings; waiting for the next epoch");
         }
         self.epoch = epoch;
+        self.meter.waited(Reason::Idle, since, u64::MAX, true);
     }
 
     /// Waits until the supervisor lets this epoch begin, then replays what was not committed.

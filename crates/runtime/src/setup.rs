@@ -14,13 +14,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use osier_actor::module::write_whole;
 use osier_actor::{
     Arena, CodeCache, Compiler, Config, Engines, KeyRing, Limits, ModuleStore, Parts, Pipelines, Prepared as Code,
     Registry, Runner, Segment, prepare, try_out,
 };
+use osier_device::record::{Origin, Recorded, Tape};
 use osier_device::{Device, DeviceParams, Profile};
 use osier_domain::arena::Layout;
 use osier_domain::migrate::{self, OwnerState, Phase};
@@ -36,6 +37,7 @@ use crate::error::RuntimeError;
 use crate::link::{self, Link};
 use crate::machine::Machine;
 use crate::record::{Record, owners_bytes};
+use crate::recording::FileSink;
 use crate::workload::{SoakSpec, Witness};
 
 /// Where an image keeps its pipelines as they were written.
@@ -121,6 +123,7 @@ pub struct Setup {
     options: Options,
     incarnation: u64,
     keys: Zeroizing<Vec<u8>>,
+    profile_text: String,
 }
 
 impl Setup {
@@ -160,6 +163,7 @@ impl Setup {
             options: options.clone(),
             incarnation: 0,
             keys: Zeroizing::default(),
+            profile_text: profile_text.to_owned(),
         })
     }
 
@@ -221,6 +225,17 @@ impl Setup {
             }
         }
         tenants.into_values().collect()
+    }
+
+    /// From now on this process ends with an error, should it touch what somebody has cut off the region.
+    fn prepare_for_cut(&self) -> Result<(), RuntimeError> {
+        let Some(say) = ON_CUT_REGION.get() else { return Ok(()) };
+        let path = osier_image::Layout::new(&self.image).pmr();
+        // A length that no file has, to find where the length stands.
+        let unknown = u64::MAX;
+        let (text, code) = say(&RuntimeError::RegionCut { path, stated: self.region.region_bytes(), found: unknown });
+        let (before, after) = text.split_once(&unknown.to_string()).unwrap_or((&text, ""));
+        Ok(self.region.end_if_cut(before, after, code)?)
     }
 
     /// Refuses a region whose file somebody made shorter: who touches what is gone dies of SIGBUS.
@@ -330,16 +345,45 @@ impl Setup {
         Ok(inspect(&self.image)?.open_media()?)
     }
 
-    /// The device core, recovered from what the media and the write buffer hold.
-    pub fn device(&self, media: &dyn Media) -> Result<Device<BufferBytes>, RuntimeError> {
+    /// The device core, recovered from what the media and the write buffer hold. Its inputs are recorded if somebody
+    /// wants that; `goes_on` says that a former process of this session has begun the recording.
+    pub fn device(&self, media: &dyn Media, goes_on: bool) -> Result<Recorded<BufferBytes>, RuntimeError> {
         let params = self.device_params();
         let buffer = self.object("buffer")?;
         buffer.prefault()?;
         let buffer = BufferBytes(buffer);
         let mut read = |address: u64, out: &mut [u8]| media.read(address, out).map_err(|e| media_error(&e));
-        let (device, report) = Device::recover(&self.profile, params, buffer, &mut read)?;
+        let (device, report) = match self.tape(goes_on)? {
+            Some((origin, tape)) => Recorded::recover(&self.profile, params, buffer, &mut read, &origin, tape)?,
+            None => {
+                let (device, report) = Device::recover(&self.profile, params, buffer, &mut read)?;
+                (device.into(), report)
+            }
+        };
         tracing::debug!(?report, "the device core is recovered");
         Ok(device)
+    }
+
+    /// The recording of the core, if there is to be one. A file that cannot be gone on with does not keep a device
+    /// down that is to come up again.
+    fn tape(&self, goes_on: bool) -> Result<Option<(Origin, Tape)>, RuntimeError> {
+        let Some(to) = &self.options.record_core else { return Ok(None) };
+        let (sink, life) = match FileSink::open(to, goes_on) {
+            Ok(opened) => opened,
+            Err(error) if goes_on => {
+                tracing::error!(%error, "the device runs on without a recording of its core");
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        let origin = Origin {
+            profile_name: self.superblock.profile_name.clone(),
+            profile_text: self.profile_text.clone(),
+            rate_divisor: self.options.rate_divisor,
+            thermal_time_scale: self.options.thermal_time_scale,
+            life,
+        };
+        Ok(Some((origin, Tape::new(life, Box::new(sink)))))
     }
 
     /// Formats the write buffer of a device that never was up, or whose media forget everything with their
@@ -365,7 +409,7 @@ impl Setup {
     }
 
     /// Publishes the device's gauges.
-    pub fn publish(&self, now: Nanos, device: &mut Device<BufferBytes>, domain: &Domain, runner: &Runner) {
+    pub fn publish(&self, now: Nanos, device: &mut Recorded<BufferBytes>, domain: &Domain, runner: &Runner) {
         let control = &self.control;
         let sample = device.sample(now);
         control.set_temperature_millicelsius(i64::from(sample.temperature_millicelsius));
@@ -398,6 +442,19 @@ pub fn device_params(superblock: &Superblock, profile: &Profile) -> DeviceParams
     DeviceParams { with_data, streams: STREAMS_MAX as u16, salt: u32::from_le_bytes(salt), ..params }
 }
 
+/// Says what a program prints for an error and with which code it ends.
+type LastWords = Box<dyn Fn(&RuntimeError) -> (String, i32) + Send + Sync>;
+
+static ON_CUT_REGION: OnceLock<LastWords> = OnceLock::new();
+
+/// How this program ends when it touches what somebody has cut off the region of a device that it has up, or looks at:
+/// what it prints to standard error, and its exit code. Without it, it dies of SIGBUS, as a domain does, whose
+/// supervisor says why.
+pub fn on_cut_region(say: impl Fn(&RuntimeError) -> (String, i32) + Send + Sync + 'static) {
+    // The first stays: a program has one way to end.
+    let _ = ON_CUT_REGION.set(Box::new(say));
+}
+
 /// A look at a device that somebody else has up.
 pub struct Attached {
     /// Its pieces.
@@ -414,6 +471,7 @@ impl Attached {
         let profile_text = found.profile_text()?;
         let region = Region::open(&osier_image::Layout::new(image).pmr())?;
         let setup = Setup::assemble(image, found.superblock, &profile_text, region, &Options::default())?;
+        setup.prepare_for_cut()?;
         Ok(Attached { setup })
     }
 }
@@ -517,6 +575,7 @@ impl Prepared {
         }
         ensure_objects(&region, &profile, &pipelines, &code, job)?;
         let setup = Setup::assemble(image.path(), image.superblock().clone(), image.profile_text(), region, options)?;
+        setup.prepare_for_cut()?;
         setup.format_buffer_if_fresh()?;
         setup.control.set_placement(options.placement);
         let prepared = Prepared { setup, image, keys };
@@ -620,6 +679,9 @@ fn check_request(options: &Options, job: &Job, profile: &Profile) -> Result<(), 
         // Where the host's process makes it; nothing that is there is lost if this session does not start.
         let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
         opened.map_err(|source| RuntimeError::Record { path: path.clone(), source })?;
+    }
+    if let Some(to) = &options.record_core {
+        crate::recording::check(&to.path)?;
     }
     Ok(())
 }

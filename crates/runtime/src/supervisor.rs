@@ -143,6 +143,8 @@ impl Session {
         for side in [Side::Host, Side::Device] {
             let Some(mut domain) = self.domains[side as usize].take() else { continue };
             let (status, killed) = wait_or_kill(&mut domain, patience)?;
+            // Before it is said how it ended: this may be what it died of.
+            self.setup().check_region()?;
             if !status.success() {
                 let how = if killed { format!("not within {patience:?}, and was killed") } else { status.to_string() };
                 let undone = self.undone(side);

@@ -7,6 +7,7 @@ pub mod device;
 pub mod domain;
 pub mod exp;
 pub mod fault;
+pub mod replay;
 pub mod sched;
 pub mod serve;
 pub mod sim;
@@ -89,6 +90,7 @@ pub fn run(command: Command, context: &Context) -> anyhow::Result<Exit> {
         Command::Serve(args) => serve::run(&args, context),
         Command::Actor(command) => actor::run(&command, context),
         Command::Sched(command) => sched::run(command, context),
+        Command::Replay(args) => replay::run(&args, context),
         Command::Exp(command) => exp::run(&command, context),
         Command::Fault(command) => fault::run(&command, context),
         Command::Sweep(args) => sweep::run(&args, context),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 use osier_runtime::bootstrap::{Event, Job, Options, STOP_PATIENCE_S};
-use osier_runtime::{Session, Watch};
+use osier_runtime::{RecordCore, Session, Watch};
 
 use super::{Context, PlacementArg};
 use crate::exit::Exit;
@@ -53,6 +53,12 @@ pub struct RunArgs {
     /// Write the scheduler's samples to this file, for `osier sched replay`
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
+    /// Write every input of the device core to this file, for `osier replay`
+    #[arg(long, value_name = "FILE")]
+    pub record_core: Option<PathBuf>,
+    /// Let the device wait where the disk takes less than that, instead of ending the recording
+    #[arg(long, requires = "record_core")]
+    pub record_core_wait: bool,
     /// How long each side may take to stop before it is killed, which ends with an error
     #[arg(long, value_name = "SECONDS", default_value_t = STOP_PATIENCE_S)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
@@ -79,6 +85,7 @@ impl RunArgs {
             rate_divisor: self.rate_divisor,
             thermal_time_scale: self.thermal_time_scale,
             record: self.record.clone(),
+            record_core: self.record_core.clone().map(|path| RecordCore { path, wait: self.record_core_wait }),
             stop_patience_s: self.stop_patience,
             ..Options::default()
         }

@@ -11,10 +11,10 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::{
-    Bytes, CommandId, Completion, Crossing, Device, Extent, Lba, MediaError, Nanos, READ_BLOCKS_MAX, ReadContent,
+    Bytes, CommandId, Completion, Crossing, Device, Extent, Lba, MediaError, Nanos, OpId, READ_BLOCKS_MAX, ReadContent,
     ReadId, ReadPiece, RecordKind, Status, extent_of, stretch, transfer_ns,
 };
-use osier_flash::{BLOCK_BYTES, Location, Piece, PieceKind};
+use osier_flash::{BLOCK_BYTES, Location, Payload, Piece, PieceKind, ReadFor};
 
 /// A read under way.
 #[derive(Debug)]
@@ -86,6 +86,19 @@ impl Reads {
     }
 }
 
+/// A payload, or the first part of one, among the bytes of a media read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Compared<'a> {
+    /// Its first byte in what is read.
+    pub at: usize,
+    /// Bytes of it there.
+    pub bytes: u32,
+    /// What follows them from elsewhere.
+    pub tail: &'a [u8],
+    /// What the CRC-32C of both should be.
+    pub checksum: u32,
+}
+
 /// What a lookup found.
 #[derive(Default)]
 struct Plan {
@@ -147,6 +160,36 @@ impl<B: Bytes> Device<B> {
         command.missing -= 1;
         if command.missing == 0 {
             self.finish_read(now, slot);
+        }
+    }
+
+    /// What the bytes of a media read will be compared with. An operation that was answered has nothing.
+    pub(crate) fn compared(&self, op: OpId) -> Vec<Compared<'_>> {
+        match self.ftl.read_for(op) {
+            Some(ReadFor::Read { id, tail }) => {
+                let wanted = self.flash_reads.get(&id).and_then(|read| {
+                    let command = self.reads.slots[read.slot].as_ref()?;
+                    // Of an attempt that is over nobody looks at the bytes.
+                    (command.attempt == read.attempt).then(|| command.fetches[read.fetch].extent)
+                });
+                let whole = |extent: Extent| Compared {
+                    at: 0,
+                    bytes: extent.stored_bytes.saturating_sub(tail.len() as u32),
+                    tail,
+                    checksum: extent.checksum,
+                };
+                wanted.map(whole).into_iter().collect()
+            }
+            Some(ReadFor::Relocation(payloads)) => {
+                let compared = |payload: Payload| Compared {
+                    at: payload.at as usize,
+                    bytes: payload.bytes,
+                    tail: &[],
+                    checksum: payload.checksum,
+                };
+                payloads.into_iter().map(compared).collect()
+            }
+            None => Vec::new(),
         }
     }
 

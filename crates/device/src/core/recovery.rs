@@ -9,9 +9,10 @@ use super::{
     extent_footprint,
 };
 use crate::buffer::BufferReport;
+use osier_flash::Looked;
 
 /// Reads media bytes: address, and where to put them.
-type ReadMedia<'a> = dyn FnMut(u64, &mut [u8]) -> Result<(), MediaError> + 'a;
+pub(crate) type ReadMedia<'a> = dyn FnMut(u64, &mut [u8]) -> Result<(), MediaError> + 'a;
 
 /// More records than one log can hold and its device can have in flight.
 const LOST_SEQUENCES: u64 = 1 << 32;
@@ -51,8 +52,20 @@ impl<B: Bytes> Device<B> {
         buffer: B,
         read: &mut ReadMedia<'_>,
     ) -> Result<(Device<B>, RecoveryReport), DeviceError> {
-        let ftl_params = profile.ftl_params(params.with_data, params.thin);
-        let (ftl, flash) = Ftl::recover(params.geometry, profile.timing(), ftl_params, params.logical_blocks, read)?;
+        Device::recover_watched(profile, params, buffer, read, &mut |_| {})
+    }
+
+    /// As [`Device::recover`], and tells `watch` what of the media it looks at.
+    pub(crate) fn recover_watched(
+        profile: &Profile,
+        params: DeviceParams,
+        buffer: B,
+        read: &mut ReadMedia<'_>,
+        watch: &mut dyn FnMut(Looked<'_>),
+    ) -> Result<(Device<B>, RecoveryReport), DeviceError> {
+        let (ftl_params, blocks) = (profile.ftl_params(params.with_data, params.thin), params.logical_blocks);
+        let timing = profile.timing();
+        let (ftl, flash) = Ftl::recover_watched(params.geometry, timing, ftl_params, blocks, read, watch)?;
         let (mut log, state) = open_buffer(profile, &params, buffer, &flash)?;
         log.raise_sequence(flash.sequence_max + 1);
         let mut device = Device::assemble(profile, params, log, ftl);

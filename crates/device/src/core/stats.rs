@@ -38,7 +38,7 @@ impl Counters {
 }
 
 /// A snapshot of a device's figures. Counts are since it was made or recovered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct DeviceStats {
     /// Bytes written by users, before the pipeline.
     pub raw_bytes_written: u64,
@@ -98,6 +98,14 @@ pub struct DeviceStats {
     pub compute_bytes: u64,
     /// The flash layer's figures.
     pub flash: FtlStats,
+}
+
+impl DeviceStats {
+    /// The figures as one JSON object, on one line.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("numbers under names are JSON")
+    }
 }
 
 /// What a scheduler is told about the device.

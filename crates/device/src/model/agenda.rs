@@ -1,10 +1,14 @@
-//! What is going to happen, in order.
+//! What is going to happen, in order: a calendar queue (Brown, Communications of the ACM, 1988).
+//!
+//! Time is cut into days of equal length, and each day of a year has its list. What happens today is kept in order;
+//! another day's list is put in order when that day comes. What is more than a year away waits in a heap. So an event
+//! costs the same however many there are.
 
-use std::collections::VecDeque;
-use std::hint::select_unpredictable;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
 /// What happens to a command or to a fill, by its number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Event {
     /// The command, or the message, is at the device.
     Arrived(u32),
@@ -24,153 +28,233 @@ pub(super) enum Event {
     CompactRead,
 }
 
-/// How many lanes there are.
-const LANES: usize = 5;
-/// The heap's place behind the lanes.
-const HEAP: usize = LANES;
+/// Logarithm of the nanoseconds of a day: about one event of a busy device.
+const DAY_SHIFT: u32 = 7;
+/// Days of a year: one bit each in the words of [`Days`], and one for each word in its summary.
+const DAYS: usize = 64 * 64;
+/// No node.
+const NONE: u32 = u32::MAX;
+/// A day that never comes: the last one that 64 bits of nanoseconds have is far before it.
+const NEVER: u64 = u64::MAX;
 
-impl Event {
-    /// The lane of its kind; reads of the flash end in no order.
+/// An event, its time, and its serial number among all, in which order those of the same time happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Entry {
+    at: u64,
+    serial: u64,
+    event: Event,
+}
+
+impl Entry {
     #[inline]
-    fn lane(self) -> usize {
-        match self {
-            Event::Arrived(_) => 0,
-            Event::Handled(_) => 1,
-            Event::Fetched(_) => 2,
-            Event::Ready(_) => 3,
-            Event::Delivered(_) => 4,
-            Event::FillRead(_) | Event::Merge(_) | Event::CompactRead => HEAP,
-        }
+    fn day(&self) -> u64 {
+        self.at >> DAY_SHIFT
+    }
+
+    #[inline]
+    fn is_before(&self, other: &Entry) -> bool {
+        (u128::from(self.at) << 64 | u128::from(self.serial)) < (u128::from(other.at) << 64 | u128::from(other.serial))
     }
 }
 
-/// When, and by what serial number among those of the same instant: the upper and the lower half.
-type Key = u128;
-
-/// Later than anything.
-const NEVER: Key = Key::MAX;
-
 /// A queue of events by time, and among those of the same time by the order in which they were put in.
 ///
-/// Most events of a step of a command come in the order of their times: those wait in a lane, first in, first out. The
-/// others wait in a heap.
+/// While there is any event, there is one of today.
 #[derive(Debug)]
 pub(super) struct Agenda {
-    lanes: [VecDeque<(Key, Event)>; LANES],
-    /// The first key of each lane, and of the heap behind them.
-    first: [Key; LANES + 1],
-    /// The least of these, and whose it is.
-    least: (Key, usize),
-    heap: Heap,
+    /// Today's events from `first` on, in order, and today.
+    near: Vec<Entry>,
+    first: usize,
+    today: u64,
+    /// Those of the year that begins tomorrow.
+    year: Year,
+    /// Those of later years, and the first day of these.
+    far: BinaryHeap<Reverse<Entry>>,
+    far_day: u64,
     serial: u64,
 }
 
 impl Agenda {
     pub(super) fn new() -> Agenda {
-        let lanes = std::array::from_fn(|_| VecDeque::new());
-        Agenda { lanes, first: [NEVER; LANES + 1], least: (NEVER, 0), heap: Heap::default(), serial: 0 }
+        Agenda {
+            near: Vec::new(),
+            first: 0,
+            today: 0,
+            year: Year::new(),
+            far: BinaryHeap::new(),
+            far_day: NEVER,
+            serial: 0,
+        }
     }
 
     #[inline]
     pub(super) fn push(&mut self, at: u64, event: Event) {
         self.serial += 1;
-        let (key, mut index) = (Key::from(at) << 64 | Key::from(self.serial), event.lane());
-        match self.lanes.get_mut(index) {
-            Some(lane) if lane.back().is_none_or(|(last, _)| *last < key) => lane.push_back((key, event)),
-            _ => {
-                self.heap.push((key, event));
-                index = HEAP;
-            }
+        let entry = Entry { at, serial: self.serial, event };
+        let days = entry.day().saturating_sub(self.today);
+        if days == 0 {
+            self.put_near(entry);
+        } else if days < DAYS as u64 && !self.near.is_empty() {
+            self.year.put(entry);
+        } else {
+            self.push_apart(entry);
         }
-        self.first[index] = self.first[index].min(key);
-        if key < self.least.0 {
-            self.least = (key, index);
+    }
+
+    /// An event of a later year, or the only one.
+    #[cold]
+    fn push_apart(&mut self, entry: Entry) {
+        if self.near.is_empty() {
+            self.today = entry.day();
+            self.near.push(entry);
+        } else {
+            self.far.push(Reverse(entry));
+            self.far_day = self.far_day.min(entry.day());
         }
     }
 
     /// When the next event is; `u64::MAX` without one.
     #[inline]
     pub(super) fn next_at(&self) -> u64 {
-        (self.least.0 >> 64) as u64
+        self.near.get(self.first).map_or(u64::MAX, |entry| entry.at)
     }
 
     /// Takes the next event.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<Event> {
-        let (key, index) = self.least;
-        if key == NEVER {
-            return None;
+        let event = self.near.get(self.first)?.event;
+        self.first += 1;
+        if self.first == self.near.len() {
+            self.near.clear();
+            self.first = 0;
+            self.turn_page();
         }
-        let (taken, next) = match self.lanes.get_mut(index) {
-            Some(lane) => (lane.pop_front(), lane.front().map_or(NEVER, |(key, _)| *key)),
-            None => (self.heap.pop(), self.heap.first()),
-        };
-        self.first[index] = next;
-        let [a, b, c, d, e, f] = self.first;
-        self.least = earlier(earlier(earlier((a, 0), (b, 1)), earlier((c, 2), (d, 3))), earlier((e, 4), (f, 5)));
-        taken.map(|(_, event)| event)
-    }
-}
-
-/// The earlier of two keys, with its place. Which it is cannot be predicted, so that no branch depends on it.
-#[inline]
-fn earlier(one: (Key, usize), other: (Key, usize)) -> (Key, usize) {
-    let is_other = other.0 < one.0;
-    (select_unpredictable(is_other, other.0, one.0), select_unpredictable(is_other, other.1, one.1))
-}
-
-/// Children of a node of the heap: half as many levels as with two, and those of one node lie together.
-const CHILDREN: usize = 4;
-
-/// A heap with the least key first.
-#[derive(Debug, Default)]
-struct Heap {
-    nodes: Vec<(Key, Event)>,
-}
-
-impl Heap {
-    #[inline]
-    fn first(&self) -> Key {
-        self.nodes.first().map_or(NEVER, |(key, _)| *key)
+        Some(event)
     }
 
+    /// Most events come behind all others of their day.
     #[inline]
-    fn push(&mut self, node: (Key, Event)) {
-        let mut hole = self.nodes.len();
-        self.nodes.push(node);
-        while hole > 0 {
-            let parent = (hole - 1) / CHILDREN;
-            if self.nodes[parent].0 <= node.0 {
-                break;
-            }
-            self.nodes[hole] = self.nodes[parent];
-            hole = parent;
+    fn put_near(&mut self, entry: Entry) {
+        let mut hole = self.near.len();
+        self.near.push(entry);
+        while hole > self.first && entry.is_before(&self.near[hole - 1]) {
+            self.near[hole] = self.near[hole - 1];
+            hole -= 1;
         }
-        self.nodes[hole] = node;
+        self.near[hole] = entry;
+    }
+
+    /// Goes on to the next day that has an event.
+    #[inline]
+    fn turn_page(&mut self) {
+        let next = self.year.next_day(self.today);
+        if self.far_day <= next {
+            return self.turn_page_to_far(next);
+        }
+        self.today = next;
+        self.year.take(next, &mut self.near);
+        self.sort_near();
+    }
+
+    /// The same where an event of that day was more than a year away when it was put in, or where there is none at all.
+    #[cold]
+    fn turn_page_to_far(&mut self, next: u64) {
+        if self.far_day == NEVER {
+            return;
+        }
+        self.today = self.far_day;
+        if next == self.today {
+            self.year.take(next, &mut self.near);
+        }
+        while self.far_day == self.today {
+            self.near.extend(self.far.pop().map(|Reverse(entry)| entry));
+            self.far_day = self.far.peek().map_or(NEVER, |Reverse(entry)| entry.day());
+        }
+        self.sort_near();
     }
 
     #[inline]
-    fn pop(&mut self) -> Option<(Key, Event)> {
-        let last = self.nodes.pop()?;
-        let Some(&first) = self.nodes.first() else { return Some(last) };
-        let mut hole = 0;
-        loop {
-            let from = hole * CHILDREN + 1;
-            let (key, least) = match self.nodes.get(from..) {
-                Some([a, b, c, d, ..]) => {
-                    earlier(earlier((a.0, from), (b.0, from + 1)), earlier((c.0, from + 2), (d.0, from + 3)))
+    fn sort_near(&mut self) {
+        match &mut self.near[..] {
+            [_] => {}
+            // Lists are in the order opposite to that of their coming.
+            [one, other] => {
+                if other.is_before(one) {
+                    std::mem::swap(one, other);
                 }
-                Some(few) => (from..).zip(few).fold((NEVER, from), |least, (at, node)| earlier(least, (node.0, at))),
-                None => break,
-            };
-            if last.0 <= key {
-                break;
             }
-            self.nodes[hole] = self.nodes[least];
-            hole = least;
+            more => more.sort_unstable(),
         }
-        self.nodes[hole] = last;
-        Some(first)
+    }
+}
+
+/// The lists of the days of a year.
+#[derive(Debug)]
+struct Year {
+    /// The first node of each day.
+    lists: Box<[u32; DAYS]>,
+    /// The days that have events, and the words of these that are not zero.
+    words: [u64; 64],
+    summary: u64,
+    nodes: Vec<(Entry, u32)>,
+    vacant: u32,
+}
+
+impl Year {
+    fn new() -> Year {
+        Year { lists: Box::new([NONE; DAYS]), words: [0; 64], summary: 0, nodes: Vec::new(), vacant: NONE }
+    }
+
+    #[inline]
+    fn put(&mut self, entry: Entry) {
+        let day = entry.day() as usize % DAYS;
+        let node = (entry, self.lists[day]);
+        let number = self.vacant;
+        if let Some(vacant) = self.nodes.get_mut(number as usize) {
+            self.vacant = std::mem::replace(vacant, node).1;
+            self.lists[day] = number;
+        } else {
+            self.lists[day] = self.nodes.len() as u32;
+            self.nodes.push(node);
+        }
+        self.words[day / 64] |= 1 << (day % 64);
+        self.summary |= 1 << (day / 64);
+    }
+
+    /// The next day after `today` that has an event, or [`NEVER`].
+    #[inline]
+    fn next_day(&self, today: u64) -> u64 {
+        let from = (today + 1) as usize % DAYS;
+        let rest = self.words[from / 64] >> (from % 64);
+        if rest != 0 {
+            return today + 1 + u64::from(rest.trailing_zeros());
+        }
+        if self.summary == 0 {
+            return NEVER;
+        }
+        // The words behind it, round to its own first part.
+        let words = (from / 64 + 1) % 64;
+        let ahead = self.summary.rotate_right(words as u32).trailing_zeros() as usize;
+        let word = (words + ahead) % 64;
+        let day = word * 64 + self.words[word].trailing_zeros() as usize;
+        today + 1 + ((day + DAYS - from) % DAYS) as u64
+    }
+
+    /// Moves the events of a day to `near`, in no order.
+    #[inline]
+    fn take(&mut self, day: u64, near: &mut Vec<Entry>) {
+        let day = day as usize % DAYS;
+        let mut number = std::mem::replace(&mut self.lists[day], NONE);
+        while let Some((entry, next)) = self.nodes.get_mut(number as usize) {
+            near.push(*entry);
+            let after = std::mem::replace(next, self.vacant);
+            self.vacant = number;
+            number = after;
+        }
+        self.words[day / 64] &= !(1 << (day % 64));
+        if self.words[day / 64] == 0 {
+            self.summary &= !(1 << (day / 64));
+        }
     }
 }
 
@@ -178,32 +262,45 @@ impl Heap {
 mod tests {
     use super::*;
 
-    /// Against a sorted list, with times that rise and fall.
+    /// Against a sorted list, with times of the same instant, of the same day, of the year, and of later ones.
     #[test]
     fn events_come_by_time_and_then_by_the_order_of_their_coming() {
-        let (mut agenda, mut plain) = (Agenda::new(), Vec::new());
-        let mut random = 7_u64;
-        for index in 0..10_000_u32 {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let at = u64::from(index / 3) + (random >> 60);
-            let event = match random >> 40 & 3 {
-                0 => Event::Arrived(index),
-                1 => Event::Ready(index),
-                2 => Event::FillRead(index),
-                _ => Event::Delivered(index),
+        for (spread, seed) in [(4, 1), (60, 2), (2_000, 3), (300_000, 4), (2_000_000, 5), (40_000_000, 6)] {
+            let (mut agenda, mut plain, mut now) = (Agenda::new(), Vec::new(), 0);
+            let mut random = seed;
+            let mut draw = |end: u64| {
+                random = random_after(random);
+                (random >> 32) % end
             };
-            agenda.push(at, event);
-            plain.push((at, index, event));
-            if random >> 33 & 3 == 0 {
-                plain.sort_by_key(|(at, index, _)| (*at, *index));
-                assert_eq!(agenda.next_at(), plain[0].0);
-                assert_eq!(agenda.pop(), Some(plain.remove(0).2));
+            for index in 0..10_000_u32 {
+                let at = now + if draw(3) == 0 { draw(50) } else { draw(spread) };
+                let event = match draw(4) {
+                    0 => Event::Arrived(index),
+                    1 => Event::Ready(index),
+                    2 => Event::FillRead(index),
+                    _ => Event::Delivered(index),
+                };
+                agenda.push(at, event);
+                plain.push((at, index, event));
+                // The queue grows to some hundreds, and is emptied from time to time.
+                let taken = if draw(1_000) == 0 { plain.len() } else { draw(3) as usize };
+                for _ in 0..taken.min(plain.len()) {
+                    plain.sort_unstable();
+                    assert_eq!(agenda.next_at(), plain[0].0, "spread {spread}");
+                    let (at, _, event) = plain.remove(0);
+                    assert_eq!(agenda.pop(), Some(event), "spread {spread}");
+                    now = at;
+                }
             }
+            plain.sort_unstable();
+            for (_, _, event) in plain {
+                assert_eq!(agenda.pop(), Some(event));
+            }
+            assert_eq!((agenda.pop(), agenda.next_at()), (None, u64::MAX));
         }
-        plain.sort_by_key(|(at, index, _)| (*at, *index));
-        for (_, _, event) in plain {
-            assert_eq!(agenda.pop(), Some(event));
-        }
-        assert_eq!((agenda.pop(), agenda.next_at()), (None, u64::MAX));
+    }
+
+    fn random_after(random: u64) -> u64 {
+        random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407)
     }
 }

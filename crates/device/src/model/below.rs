@@ -377,10 +377,13 @@ impl Model {
     /// Compacts the page of the write log that is next, if there is one and none is being compacted.
     #[inline]
     pub(super) fn compact(&mut self) {
-        let Some(cache) = &mut self.cache else { return };
-        if cache.log().is_none() || self.below.compacting.is_some() {
-            return;
+        if self.cache.as_ref().is_some_and(|cache| cache.log().is_some()) && self.below.compacting.is_none() {
+            self.compact_next();
         }
+    }
+
+    fn compact_next(&mut self) {
+        let Some(cache) = &mut self.cache else { return };
         let Some(next) = cache.next_compaction() else { return };
         self.below.compacting = Some(next);
         let is_resident = matches!(cache.presence(next.page), Presence::Resident { .. });

@@ -1,7 +1,5 @@
 //! What the model is asked, and what it answers.
 
-use std::ops::AddAssign;
-
 use osier_flash::Nanos;
 
 /// What a command does.
@@ -139,23 +137,6 @@ impl Causes {
     #[must_use]
     pub fn total(&self) -> u64 {
         self.parts().iter().sum()
-    }
-}
-
-impl AddAssign for Causes {
-    fn add_assign(&mut self, other: Causes) {
-        self.link += other.link;
-        self.controller += other.controller;
-        self.dram += other.dram;
-        self.frame += other.frame;
-        self.die += other.die;
-        self.collection += other.collection;
-        self.channel += other.channel;
-        self.sense += other.sense;
-        self.retry += other.retry;
-        self.transfer += other.transfer;
-        self.map += other.map;
-        self.program += other.program;
     }
 }
 

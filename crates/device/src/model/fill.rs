@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use osier_cache::{Evicted, Fill, Op as CacheOp};
+use osier_cache::{ALL_LINES, Evicted, Fill, Op as CacheOp};
 use osier_flash::page::{Done, Outcome as Asked, Status};
 
 use super::agenda::Event;
@@ -69,14 +69,16 @@ pub(super) struct Fills {
     units_shift: u32,
     dram_read_ns: u64,
     dram_write_ns: u64,
-    /// Time of a line's bytes.
+    /// Time of the bytes of a line, and of all lines of a page.
     line_picos: u64,
+    page_ns: u64,
 }
 
 impl Fills {
     pub(super) fn new(config: &ModelConfig, frames: u32) -> Fills {
         let cache = config.cache.as_ref();
         let rate = cache.map_or(1, |cache| cache.dram.bytes_per_second);
+        let line_picos = (LINE_BYTES * 1_000_000_000_000).div_ceil(rate);
         Fills {
             table: Slab::new(frames),
             waiters: Slab::new(WAITERS_MAX),
@@ -89,7 +91,8 @@ impl Fills {
             units_shift: (u64::from(config.flash.shape.page_bytes) / PAGE_BYTES).trailing_zeros(),
             dram_read_ns: cache.map_or(0, |cache| cache.dram.read_ns),
             dram_write_ns: cache.map_or(0, |cache| cache.dram.write_ns),
-            line_picos: (LINE_BYTES * 1_000_000_000_000).div_ceil(rate),
+            line_picos,
+            page_ns: (u64::from(ALL_LINES.count_ones()) * line_picos).div_ceil(1000),
         }
     }
 
@@ -105,7 +108,12 @@ impl Fills {
             return 0;
         }
         let first = if op.is_write { self.dram_write_ns } else { self.dram_read_ns };
-        first + (u64::from(op.lines.count_ones()) * self.line_picos).div_ceil(1000)
+        let bytes_ns = if op.lines == ALL_LINES {
+            self.page_ns
+        } else {
+            (u64::from(op.lines.count_ones()) * self.line_picos).div_ceil(1000)
+        };
+        first + bytes_ns
     }
 }
 
@@ -274,10 +282,11 @@ impl Model {
 
     /// Ends a fill, if everything that it waits for has happened.
     fn end_fill(&mut self, number: u32) {
-        let filling = self.fills.table[number];
+        let filling = &self.fills.table[number];
         if filling.is_reading || filling.is_draining {
             return;
         }
+        let filling = *filling;
         let Some(cache) = &mut self.cache else { unreachable!("fills are the cache's") };
         if filling.is_lost {
             cache.fill_failed(filling.frame);

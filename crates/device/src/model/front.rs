@@ -7,7 +7,7 @@
 
 use osier_flash::Nanos;
 use osier_link::nvme::{self, PrpUnit, QueuePair, Transfer};
-use osier_link::{CxlFlit, CxlMessage, Due, Kind, Time, Transaction};
+use osier_link::{CxlFlit, CxlMessage, Kind, Link, Prepared, PreparedAll, Time, Transaction};
 
 use super::agenda::Event;
 use super::config::{DataTransfer, ModelConfig};
@@ -31,28 +31,75 @@ const WINDOW: u64 = 1 << 45;
 pub(super) struct Job {
     pub command: Command,
     pub arrived: Nanos,
-    /// What is known of its causes: everything up to `mark`.
-    pub causes: Causes,
-    pub mark: u64,
+    /// Time of the link and of the controller before its pages were begun.
+    pub link_ns: u64,
+    pub controller_ns: u64,
     /// When its pages were begun.
     pub start: u64,
+    /// The latest end of a part.
+    pub end: u64,
     /// Parts of it that are not done.
     pub left: u32,
-    /// The latest end of a part, and where the time from `start` to it went.
-    pub end: u64,
-    pub end_causes: Causes,
     pub outcome: Outcome,
     pub met: Met,
+    /// Where the time from `start` to `end` went; of an answered command, all of its time.
+    pub causes: Causes,
+}
+
+/// What commands send over and over, with its packets counted once: the slots of a queue are all aligned alike.
+#[derive(Debug)]
+struct Shapes {
+    submission_doorbell: Prepared,
+    completion_doorbell: Prepared,
+    fetch: Prepared,
+    /// The completion, and its interrupt, which is the last to arrive: posted writes keep their order.
+    completion: PreparedAll,
+    load_request: Prepared,
+    load_answer: Prepared,
+    store: Prepared,
+    partial_store: Prepared,
+    store_answer: Prepared,
+    /// The data of the latest write of at most a page; of the latest such read, with its completion. With their bytes.
+    write_data: (u32, Prepared),
+    read_data: (u32, PreparedAll),
+    completion_entry: Transaction,
+}
+
+impl Shapes {
+    fn new(link: &Link, entries: u32) -> Shapes {
+        let queue = QueuePair { submissions: SUBMISSIONS, completions: COMPLETIONS, doorbells: DOORBELLS, entries };
+        let message = |message| link.prepare(Transaction::cxl(message));
+        let (page, entry) = (PAGE_BYTES as u32, queue.completion(0));
+        Shapes {
+            submission_doorbell: link.prepare(Transaction::doorbell(DOORBELLS)),
+            completion_doorbell: link.prepare(Transaction::doorbell(DOORBELLS + 4)),
+            fetch: link.prepare(queue.fetch(0)),
+            completion: link.prepare_all(&[entry, Transaction::interrupt()]),
+            load_request: message(CxlMessage::Request),
+            load_answer: message(CxlMessage::ReadData),
+            store: message(CxlMessage::WriteData),
+            partial_store: message(CxlMessage::PartialWriteData),
+            store_answer: message(CxlMessage::WriteDone),
+            write_data: (page, Shapes::write_data(link, page)),
+            read_data: (page, Shapes::read_data(link, entry, page)),
+            completion_entry: entry,
+        }
+    }
+
+    fn write_data(link: &Link, bytes: u32) -> Prepared {
+        link.prepare(Transfer::HostToController.data(HOST_BUFFER, bytes))
+    }
+
+    fn read_data(link: &Link, entry: Transaction, bytes: u32) -> PreparedAll {
+        link.prepare_all(&[Transfer::ControllerToHost.data(HOST_BUFFER, bytes), entry, Transaction::interrupt()])
+    }
 }
 
 /// State of this side.
 #[derive(Debug)]
 pub(super) struct Front {
-    queue: QueuePair,
+    shapes: Shapes,
     has_cxl: bool,
-    /// Entries used of each queue so far.
-    submitted: u32,
-    answered: u32,
     /// When the controller has worked off what it has.
     controller_free_at: u64,
     read_picos_per_byte: u64,
@@ -60,26 +107,17 @@ pub(super) struct Front {
 }
 
 impl Front {
-    pub(super) fn new(config: &ModelConfig) -> Front {
+    pub(super) fn new(config: &ModelConfig, link: &Link) -> Front {
         let controller = &config.controller;
         let picos = |rate: u64| 1_000_000_000_000_u64.div_ceil(rate.max(1));
-        let entries = controller.queue_entries;
         Front {
-            queue: QueuePair { submissions: SUBMISSIONS, completions: COMPLETIONS, doorbells: DOORBELLS, entries },
+            shapes: Shapes::new(link, controller.queue_entries),
             has_cxl: config.link.cxl_flit != CxlFlit::None,
-            submitted: 0,
-            answered: 0,
             controller_free_at: 0,
             read_picos_per_byte: picos(controller.read_bytes_per_second),
             write_picos_per_byte: picos(controller.write_bytes_per_second),
         }
     }
-}
-
-fn advance_slot(slot: &mut u32, entries: u32) -> u32 {
-    let taken = *slot;
-    *slot = if taken + 1 == entries { 0 } else { taken + 1 };
-    taken
 }
 
 /// The lines that an access touches: their number, and how many of them whole.
@@ -99,51 +137,57 @@ impl Model {
     pub(super) fn send(&mut self, command: Command) {
         let end = command.address.checked_add(command.bytes.into());
         let fits = command.op == Op::Flush || end.is_some_and(|end| end <= self.capacity_bytes());
-        let time = self.time();
-        let due = match command.op {
-            Op::Load => self.ask(time, &command),
-            Op::Store => self.store(time, &command),
-            Op::Read | Op::Write | Op::Trim | Op::Flush => self.link.transfer(time, Transaction::doorbell(DOORBELLS)),
+        let at = match command.op {
+            Op::Load => self.ask(&command),
+            Op::Store => self.store(&command),
+            Op::Read | Op::Write | Op::Trim | Op::Flush => {
+                self.link.begin(self.now.0, &self.front.shapes.submission_doorbell)
+            }
         };
         self.counts.commands[command.op as usize] += 1;
         let job = self.jobs.insert(Job {
             command,
             arrived: self.now,
-            causes: Causes::default(),
-            mark: self.now.0,
+            link_ns: 0,
+            controller_ns: 0,
             start: 0,
-            left: 0,
             end: 0,
-            end_causes: Causes::default(),
+            left: 0,
+            causes: Causes::default(),
             outcome: if fits { Outcome::Ok } else { Outcome::OutOfRange },
             met: Met::Nothing,
         });
-        self.agenda.push(due.at.nanos_ceil(), Event::Arrived(job));
+        self.agenda.push(at, Event::Arrived(job));
     }
 
-    fn ask(&mut self, time: Time, command: &Command) -> Due {
-        if !self.front.has_cxl {
-            return self.link.ask_device(time, Kind::Register, WINDOW + command.address % WINDOW, command.bytes);
-        }
-        let mut due = Due { sent: time, at: time };
-        for _ in 0..lines(command.address, command.bytes).0 {
-            due = self.link.transfer(time, Transaction::cxl(CxlMessage::Request));
-        }
-        due
-    }
-
-    fn store(&mut self, time: Time, command: &Command) -> Due {
+    fn ask(&mut self, command: &Command) -> u64 {
         if !self.front.has_cxl {
             let address = WINDOW + command.address % WINDOW;
-            return self.link.transfer(time, Transaction::register_write(address, command.bytes));
+            return self.link.ask_device(self.time(), Kind::Register, address, command.bytes).at.nanos_ceil();
         }
-        let mut due = Due { sent: time, at: time };
+        let mut at = self.now.0;
+        for _ in 0..lines(command.address, command.bytes).0 {
+            at = self.link.begin(self.now.0, &self.front.shapes.load_request);
+        }
+        at
+    }
+
+    fn store(&mut self, command: &Command) -> u64 {
+        if !self.front.has_cxl {
+            let address = WINDOW + command.address % WINDOW;
+            return self.transfer(Transaction::register_write(address, command.bytes));
+        }
+        let mut at = self.now.0;
         let (touched, whole) = lines(command.address, command.bytes);
         for line in 0..touched {
-            let message = if line < whole { CxlMessage::WriteData } else { CxlMessage::PartialWriteData };
-            due = self.link.transfer(time, Transaction::cxl(message));
+            let shapes = &self.front.shapes;
+            at = self.link.begin(self.now.0, if line < whole { &shapes.store } else { &shapes.partial_store });
         }
-        due
+        at
+    }
+
+    fn transfer(&mut self, transaction: Transaction) -> u64 {
+        self.link.transfer(self.time(), transaction).at.nanos_ceil()
     }
 
     /// The command, or the message, is at the device.
@@ -151,21 +195,19 @@ impl Model {
         let now = self.now.0;
         let Command { op, bytes, .. } = self.jobs[job].command;
         let state = &mut self.jobs[job];
-        state.causes.link += now - state.mark;
+        state.link_ns = now - state.arrived.0;
         match op {
             Op::Store => return self.begin_pages(job),
             Op::Load => {
                 let answers_ns = self.config.link.device_read_ns;
-                state.causes.controller += answers_ns;
+                state.controller_ns = answers_ns;
                 self.agenda.push(now + answers_ns, Event::Handled(job));
                 return;
             }
             Op::Read | Op::Write | Op::Trim | Op::Flush => {}
         }
-        let slot = advance_slot(&mut self.front.submitted, self.front.queue.entries);
-        let time = self.time();
         // The doorbell has rung already.
-        let fetched = self.link.transfer(time, self.front.queue.fetch(slot)).at.nanos_ceil();
+        let fetched = self.link.begin(now, &self.front.shapes.fetch);
         let picos = match op {
             Op::Read => self.front.read_picos_per_byte,
             Op::Write => self.front.write_picos_per_byte,
@@ -176,8 +218,8 @@ impl Model {
         self.front.controller_free_at = end;
         self.counts.controller_busy_ns += work_ns;
         let state = &mut self.jobs[job];
-        state.causes.link += fetched - now;
-        state.causes.controller += end - fetched;
+        state.link_ns += fetched - now;
+        state.controller_ns = end - fetched;
         self.agenda.push(end, Event::Handled(job));
     }
 
@@ -189,22 +231,33 @@ impl Model {
             Op::Trim => RANGE_BYTES,
             _ => return self.begin_pages(job),
         };
-        let at = self.move_data(Transfer::HostToController, wanted);
-        self.jobs[job].causes.link += at - self.now.0;
+        let at = self.fetch_data(wanted);
+        self.jobs[job].link_ns += at - self.now.0;
         self.agenda.push(at, Event::Fetched(job));
     }
 
-    /// Moves the data of a command; says when it is where it was wanted.
-    fn move_data(&mut self, transfer: Transfer, bytes: u32) -> u64 {
-        let time = self.time();
-        let how = self.config.controller.data_transfer;
-        if (1..=PAGE_BYTES as u32).contains(&bytes) {
-            // One page, or one block: the command itself names it.
-            let bytes = if how == DataTransfer::PrpPage { PAGE_BYTES as u32 } else { bytes };
-            return self.link.transfer(time, transfer.data(HOST_BUFFER, bytes)).at.nanos_ceil();
+    /// The bytes that cross the link for the data of a command, if these lie in one page, or one block: the command
+    /// itself names it.
+    fn bytes_in_one(&self, bytes: u32) -> Option<u32> {
+        let is_page = self.config.controller.data_transfer == DataTransfer::PrpPage;
+        (1..=PAGE_BYTES as u32).contains(&bytes).then_some(if is_page { PAGE_BYTES as u32 } else { bytes })
+    }
+
+    /// Fetches the data of a command; says when it is here.
+    fn fetch_data(&mut self, bytes: u32) -> u64 {
+        let Some(bytes) = self.bytes_in_one(bytes) else { return self.move_data(Transfer::HostToController, bytes) };
+        let latest = &mut self.front.shapes.write_data;
+        if latest.0 != bytes {
+            *latest = (bytes, Shapes::write_data(&self.link, bytes));
         }
+        self.link.begin(self.now.0, &latest.1)
+    }
+
+    /// Moves data in several pieces; says when the last is where it was wanted.
+    fn move_data(&mut self, transfer: Transfer, bytes: u32) -> u64 {
+        let how = self.config.controller.data_transfer;
+        let (time, link) = (self.time(), &mut self.link);
         let mut at = time;
-        let link = &mut self.link;
         let mut send = |transaction| at = at.max(link.transfer(time, transaction).at);
         match how {
             DataTransfer::Prp => nvme::prp(transfer, PrpUnit::Exact, HOST_BUFFER, bytes, PRP_LIST).for_each(&mut send),
@@ -219,7 +272,7 @@ impl Model {
     /// All pages of a command are done.
     pub(super) fn answer(&mut self, job: u32) {
         let now = self.now.0;
-        let Job { command, end_causes, outcome, .. } = self.jobs[job];
+        let Job { command, outcome, .. } = self.jobs[job];
         let at = match command.op {
             Op::Load => self.answer_load(&command),
             Op::Store => self.answer_store(&command),
@@ -228,50 +281,53 @@ impl Model {
             }
         };
         let state = &mut self.jobs[job];
-        state.causes += end_causes;
-        state.causes.link += at - now;
+        // No part of a command takes time of these two.
+        state.causes.link = state.link_ns + (at - now);
+        state.causes.controller = state.controller_ns;
         self.agenda.push(at, Event::Delivered(job));
     }
 
     fn answer_load(&mut self, command: &Command) -> u64 {
-        let time = self.time();
         if !self.front.has_cxl {
             let address = WINDOW + command.address % WINDOW;
-            return self.link.answer_host(time, Kind::Register, address, command.bytes).at.nanos_ceil();
+            return self.link.answer_host(self.time(), Kind::Register, address, command.bytes).at.nanos_ceil();
         }
-        let mut at = time;
+        let mut at = self.now.0;
         for _ in 0..lines(command.address, command.bytes).0 {
-            at = self.link.transfer(time, Transaction::cxl(CxlMessage::ReadData)).at;
+            at = self.link.begin(self.now.0, &self.front.shapes.load_answer);
         }
-        at.nanos_ceil()
+        at
     }
 
     /// Writes through a window are posted: nothing answers them.
     fn answer_store(&mut self, command: &Command) -> u64 {
-        let time = self.time();
-        let mut at = time;
+        let mut at = self.now.0;
         if self.front.has_cxl {
             for _ in 0..lines(command.address, command.bytes).0 {
-                at = self.link.transfer(time, Transaction::cxl(CxlMessage::WriteDone)).at;
+                at = self.link.begin(self.now.0, &self.front.shapes.store_answer);
             }
         }
-        at.nanos_ceil()
+        at
     }
 
-    /// A read's data, the completion, and its interrupt, which is the last to arrive: posted writes keep their order.
+    /// A read's data, the completion, and its interrupt. The host frees the slot later.
     fn complete(&mut self, is_read: bool, outcome: Outcome, bytes: u32) -> u64 {
+        let has_data = is_read && outcome == Outcome::Ok;
         let mut at = self.now.0;
-        if is_read && outcome == Outcome::Ok {
+        if self.has_bug(Bug::CompletionWithoutLink) {
+            return if has_data { self.move_data(Transfer::ControllerToHost, bytes) } else { at };
+        }
+        if has_data {
+            if let Some(bytes) = self.bytes_in_one(bytes) {
+                let shapes = &mut self.front.shapes;
+                if shapes.read_data.0 != bytes {
+                    shapes.read_data = (bytes, Shapes::read_data(&self.link, shapes.completion_entry, bytes));
+                }
+                return self.link.begin_all(self.now.0, &shapes.read_data.1);
+            }
             at = self.move_data(Transfer::ControllerToHost, bytes);
         }
-        if self.has_bug(Bug::CompletionWithoutLink) {
-            return at;
-        }
-        let slot = advance_slot(&mut self.front.answered, self.front.queue.entries);
-        let time = self.time();
-        // The host frees the slot later. Posted writes keep their order: the interrupt is there last.
-        self.link.transfer(time, self.front.queue.completion(slot));
-        at.max(self.link.transfer(time, Transaction::interrupt()).at.nanos_ceil())
+        at.max(self.link.begin_all(self.now.0, &self.front.shapes.completion))
     }
 
     /// The answer is with the host.
@@ -279,11 +335,10 @@ impl Model {
         let Job { command, arrived, causes, outcome, met, .. } = self.jobs[job];
         debug_assert_eq!(causes.total(), self.now.0 - arrived.0, "causes of {command:?}: {causes:?}");
         if !matches!(command.op, Op::Load | Op::Store) {
-            let time = self.time();
-            self.link.transfer(time, Transaction::doorbell(DOORBELLS + 4));
+            self.link.begin(self.now.0, &self.front.shapes.completion_doorbell);
         }
         self.jobs.remove(job);
-        self.completed.push_back(Completed { id: command.id, arrived, at: self.now, outcome, met, causes });
+        self.completed.push(Completed { id: command.id, arrived, at: self.now, outcome, met, causes });
     }
 
     /// A part of a command ends, or will: of several the last counts.
@@ -293,8 +348,15 @@ impl Model {
         debug_assert_eq!(causes.total(), at - state.start, "{causes:?} of a part of {:?}", state.command);
         if at > state.end {
             state.end = at;
-            state.end_causes = *causes;
+            state.causes = *causes;
         }
+        self.part_over(job);
+    }
+
+    /// One part less is left; after the last the command goes on when the latest has ended.
+    #[inline]
+    pub(super) fn part_over(&mut self, job: u32) {
+        let state = &mut self.jobs[job];
         state.left -= 1;
         if state.left == 0 {
             let end = state.end;

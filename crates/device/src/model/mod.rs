@@ -55,6 +55,9 @@ pub use stats::{Counts, ModelStats};
 /// Most bytes of one command; longer ones are to be cut by who asks.
 pub const COMMAND_BYTES_MAX: u32 = 64 << 20;
 
+/// Most things that the model does before it looks whether it should go on.
+const EVENTS_MAX: u32 = 1 << 16;
+
 /// Bytes of a page of the cache and of a unit of the flash.
 const PAGE_BYTES: u64 = osier_flash::BLOCK_BYTES as u64;
 
@@ -118,7 +121,7 @@ pub struct Model {
     blocked: VecDeque<Blocked>,
     /// Whether something happened that what is blocked may have waited for.
     retry: bool,
-    completed: VecDeque<Completed>,
+    completed: Vec<Completed>,
     counts: Counts,
     bug: Option<Bug>,
 }
@@ -153,19 +156,20 @@ impl Model {
     ) -> Result<Model, ModelError> {
         config.validate()?;
         let frames = cache.as_ref().map_or(0, |cache| cache.shape().frames());
+        let link = Link::new(&config.link)?;
         Ok(Model {
             now: Nanos::ZERO,
             ftl: PageFtl::new(&config.flash, seed)?,
-            link: Link::new(&config.link)?,
             cache,
             jobs: Slab::new(config.controller.queue_entries),
             agenda: Agenda::new(),
-            front: Front::new(config),
+            front: Front::new(config, &link),
+            link,
             fills: Fills::new(config, frames),
             below: Below::new(),
             blocked: VecDeque::new(),
             retry: false,
-            completed: VecDeque::new(),
+            completed: Vec::new(),
             counts: Counts::default(),
             bug: None,
             config: config.clone(),
@@ -217,9 +221,23 @@ impl Model {
     #[inline]
     pub fn poll(&mut self, now: Nanos, completed: &mut Vec<Completed>) {
         self.advance(now);
-        while let Some(ended) = self.completed.pop_front() {
-            completed.push(ended);
+        if completed.is_empty() {
+            std::mem::swap(&mut self.completed, completed);
+        } else {
+            completed.append(&mut self.completed);
         }
+    }
+
+    /// Moves time on to the next end of a command, but not beyond `until`, and adds what has ended to `completed`, as
+    /// polling at every event up to there would. Says what time it is then: `until` where nothing ended, or less after
+    /// many events, so that a caller can look after other things.
+    pub fn poll_next(&mut self, until: Nanos, completed: &mut Vec<Completed>) -> Nanos {
+        if self.completed.is_empty() {
+            self.run(until.0);
+        }
+        let is_over = self.completed.is_empty() && self.next_at() > until.0;
+        self.poll(if is_over { until } else { self.now }, completed);
+        self.now
     }
 
     /// When something may end by itself; `None` when nothing is under way. Work of the flash that no command waits for
@@ -227,10 +245,10 @@ impl Model {
     #[inline]
     #[must_use]
     pub fn next_event(&self) -> Option<Nanos> {
-        if let Some(ended) = self.completed.front() {
+        if let Some(ended) = self.completed.first() {
             return Some(ended.at);
         }
-        let at = self.agenda.next_at().min(self.next_below());
+        let at = self.next_at();
         (at < u64::MAX).then_some(Nanos(at))
     }
 
@@ -243,12 +261,28 @@ impl Model {
 
     #[inline]
     fn advance(&mut self, now: Nanos) {
-        loop {
+        while self.next_at() <= now.0 {
+            self.run(now.0);
+        }
+        self.now = self.now.max(now);
+    }
+
+    /// When something happens that a command may wait for; `u64::MAX` if nothing does.
+    #[inline]
+    fn next_at(&self) -> u64 {
+        self.agenda.next_at().min(self.next_below())
+    }
+
+    /// Does one thing after the other that is due at `until`, up to the end of a command or [`EVENTS_MAX`] things.
+    fn run(&mut self, until: u64) {
+        let ended = self.completed.len();
+        for _ in 0..EVENTS_MAX {
             let (own, below) = (self.agenda.next_at(), self.next_below());
-            if own.min(below) > now.0 {
+            let at = own.min(below);
+            if at > until {
                 break;
             }
-            self.now = self.now.max(Nanos(own.min(below)));
+            self.now = self.now.max(Nanos(at));
             if below <= own {
                 self.take_from_flash();
             } else if let Some(event) = self.agenda.pop() {
@@ -257,8 +291,10 @@ impl Model {
             if self.retry {
                 self.retry_blocked();
             }
+            if self.completed.len() > ended {
+                break;
+            }
         }
-        self.now = self.now.max(now);
     }
 
     #[inline]

@@ -53,15 +53,17 @@ impl Model {
                 Op::Read | Op::Write | Op::Load | Op::Store => self.go_through(job),
             }
         }
-        self.part_done(job, now, &Causes::default());
+        self.part_over(job);
     }
 
+    #[inline]
     fn goes_around(&self, op: Op) -> bool {
         let Some(cache) = &self.config.cache else { return true };
         matches!(op, Op::Read | Op::Write) && cache.block_commands == BlockCommands::Around
     }
 
     /// First page, last page, and the function from a page to what the command does there.
+    #[inline]
     fn page_at(&self, job: u32, page: u64) -> Page {
         let command = &self.jobs[job].command;
         let base = page * PAGE_BYTES;
@@ -71,6 +73,7 @@ impl Model {
         Page { job, page, op: CacheOp { is_write, lines: lines(start, end) } }
     }
 
+    #[inline]
     fn pages_of(&self, job: u32) -> std::ops::RangeInclusive<u64> {
         let command = &self.jobs[job].command;
         let last = command.address + u64::from(command.bytes) - 1;
@@ -78,12 +81,15 @@ impl Model {
     }
 
     fn go_through(&mut self, job: u32) {
-        for page in self.pages_of(job) {
+        let (first, last) = self.pages_of(job).into_inner();
+        let mut next = first;
+        while next <= last {
             self.jobs[job].left += 1;
-            let page = self.page_at(job, page);
+            let page = self.page_at(job, next);
             if !self.ask_cache(page) {
                 self.block(Blocked::Page(page));
             }
+            next += 1;
         }
         self.start_reads();
     }
@@ -121,6 +127,7 @@ impl Model {
         true
     }
 
+    #[inline]
     pub(super) fn met(&mut self, job: u32, met: Met) {
         let state = &mut self.jobs[job];
         state.met = state.met.max(met);

@@ -58,7 +58,7 @@ impl Model {
             cache: self.cache.as_ref().map(osier_cache::Cache::stats),
             log: self.cache.as_ref().and_then(|cache| cache.log()).map(osier_cache::WriteLog::stats),
             flash: self.ftl.stats(),
-            link: *self.link.traffic(),
+            link: self.link.traffic(),
             link_busy_ns: Direction::ALL.map(busy),
         }
     }

@@ -235,6 +235,13 @@ impl Array {
         None
     }
 
+    /// Moves time up to `until`, where nothing is due.
+    #[inline]
+    pub(crate) fn pass(&mut self, until: Nanos) {
+        debug_assert!(self.next_event().is_none_or(|at| at > until), "nothing is due");
+        self.now = self.now.max(until.0);
+    }
+
     /// Places a read of `bytes` of one page. `now` must not be before what was advanced to.
     pub fn read(&mut self, now: Nanos, die: u32, array_ns: u64, bytes: u32) -> ReadTime {
         assert!(now.0 >= self.now, "time does not run backwards");

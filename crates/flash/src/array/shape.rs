@@ -212,11 +212,13 @@ impl Divisor {
     }
 
     /// Quotient and remainder.
+    #[inline]
     pub(crate) fn split(self, dividend: u32) -> (u32, u32) {
         let quotient = self.quotient(dividend);
         (quotient, dividend - quotient * self.divisor)
     }
 
+    #[inline]
     pub(crate) fn quotient(self, dividend: u32) -> u32 {
         if self.divisor == 1 {
             return dividend;

@@ -5,6 +5,8 @@
 //! - *power cut*: a program that had begun left nothing, a slot that cannot be read, or the whole slot, though
 //!   nobody was told; of an erase that had begun each slot is erased, unreadable, or as it was. What only waited
 //!   leaves no trace, what was reported done stays.
+//! - *faint slots*: what an erase that was cut left in its block is not to be relied on. None of it may be programmed
+//!   before another erase, though it reads as erased; and what still reads ([`SlotArray::fade`]) ceases to.
 //! - *rotten unit*: a unit has more wrong bits than its code corrects. Its bytes read as others, and marked as
 //!   lost; its metadata, which have a code of their own, are right.
 //! - *rotten slot*: nothing of a slot can be read, metadata included. It hits superblocks that the newest
@@ -38,6 +40,8 @@ pub struct SlotArray {
     slots: Vec<SlotState>,
     slots_per_superblock: usize,
     is_dead: Vec<bool>,
+    /// Slots of erases that were cut.
+    faint: BTreeSet<u32>,
     /// Payloads of which some copy is lost.
     damaged: BTreeSet<u64>,
     operations: u64,
@@ -57,6 +61,7 @@ impl SlotArray {
             slots_per_superblock: (stripes * config.shape.pages_per_block) as usize,
             slots: vec![SlotState::Erased; slots as usize],
             is_dead: vec![false; stripes as usize],
+            faint: BTreeSet::new(),
             damaged: BTreeSet::new(),
             operations: 0,
             tear: Tear::Drawn,
@@ -111,6 +116,24 @@ impl SlotArray {
         Some(units)
     }
 
+    /// What erases that were cut left whole can be read no more. Nobody may miss it.
+    pub fn fade(&mut self) {
+        for &slot in &self.faint {
+            if matches!(self.slots[slot as usize], SlotState::Whole { .. }) {
+                self.slots[slot as usize] = SlotState::Torn;
+            }
+        }
+    }
+
+    /// The rules of NAND: a slot is programmed after an erase that ended, and the slots of a block in their order.
+    fn check_program(&self, slot: u32) {
+        assert_eq!(self.slots[slot as usize], SlotState::Erased, "slot {slot} is programmed without an erase");
+        assert!(!self.faint.contains(&slot), "slot {slot} is programmed after an erase that was cut");
+        let end = (slot as usize / self.slots_per_superblock + 1) * self.slots_per_superblock;
+        let mut behind = (slot as usize..end).step_by(self.is_dead.len()).skip(1);
+        assert!(behind.all(|slot| self.slots[slot] == SlotState::Erased), "slot {slot} is programmed out of order");
+    }
+
     fn newest_root(&self) -> Option<&Root> {
         let roots = self.slots.iter().filter_map(|slot| match slot {
             SlotState::Whole { record: Record::Root { checkpoint, root }, .. } => Some((*checkpoint, root)),
@@ -132,7 +155,7 @@ impl PageMedia for SlotArray {
         if self.is_dead(slot) {
             return;
         }
-        assert_eq!(self.slots[slot as usize], SlotState::Erased, "slot {slot} is programmed without an erase");
+        self.check_program(slot);
         self.slots[slot as usize] = SlotState::Whole { life, record };
     }
 
@@ -140,6 +163,7 @@ impl PageMedia for SlotArray {
         self.operations += 1;
         for slot in (0..count).map(|row| first + row * stripes) {
             self.slots[slot as usize] = SlotState::Erased;
+            self.faint.remove(&slot);
         }
     }
 
@@ -157,14 +181,16 @@ impl PageMedia for SlotArray {
             (Tear::Dropped, _) => {}
             _ if self.is_dead(slot) => {}
             _ => {
-                assert_eq!(self.slots[slot as usize], SlotState::Erased, "slot {slot} is programmed without an erase");
+                self.check_program(slot);
                 self.slots[slot as usize] = SlotState::Torn;
             }
         }
     }
 
     fn cut_erase(&mut self, first: u32, stripes: u32, count: u32) {
-        for slot in (0..count).map(|row| (first + row * stripes) as usize) {
+        for slot in (0..count).map(|row| first + row * stripes) {
+            self.faint.insert(slot);
+            let slot = slot as usize;
             let left = match self.tear {
                 Tear::Drawn => [Tear::Dropped, Tear::Whole, Tear::Torn][self.rng.below(3) as usize],
                 tear => tear,

@@ -164,18 +164,19 @@ impl<M: PageMedia> PageFtl<M> {
         }
     }
 
-    fn is_valid(&self, unit: u32) -> bool {
-        let lpn = self.reverse[unit as usize];
-        lpn != NONE && self.map[lpn as usize] == unit
-    }
-
     /// The valid units of a slot, by bit. Looked up all at once: the map of a large device is not in the
     /// processor's cache, and so the processor waits for many entries at the same time.
     fn valid_units(&self, slot: u32) -> u128 {
         let first = slot * self.sizes.slot_units;
+        let lpns = &self.reverse[first as usize..(first + self.sizes.slot_units) as usize];
         let moves_dead = self.has_bug(PageBug::MoveDeadUnits);
-        let is_moved = |unit| self.is_valid(unit) || (moves_dead && self.reverse[unit as usize] != NONE);
-        (0..self.sizes.slot_units).fold(0, |units, index| units | u128::from(is_moved(first + index)) << index)
+        // No logical unit is beyond the map's end, and what is none is.
+        let is_moved =
+            |(unit, lpn): (u32, &u32)| self.map.get(*lpn as usize) == Some(&unit) || (moves_dead && *lpn != NONE);
+        (first..first + self.sizes.slot_units)
+            .zip(lpns)
+            .rev()
+            .fold(0, |units, unit| units << 1 | u128::from(is_moved(unit)))
     }
 
     /// Reads a slot of a victim; only valid units cross the channel.
@@ -206,9 +207,11 @@ impl<M: PageMedia> PageFtl<M> {
         let kept = if M::KEEPS { Some(self.media.slot(slot)) } else { None };
         let first = slot * self.sizes.slot_units;
         let count = self.sizes.slot_units - u32::from(self.has_bug(PageBug::MoveOneUnitShort));
-        let valid = self.valid_units(slot);
+        let mut left = self.valid_units(slot);
         let mut moved = 0;
-        for index in (0..count).filter(|index| valid >> index & 1 == 1) {
+        while left.trailing_zeros() < count {
+            let index = left.trailing_zeros();
+            left &= left - 1;
             let lpn = self.reverse[(first + index) as usize];
             let is_lost = lost >> index & 1 == 1;
             if is_lost {

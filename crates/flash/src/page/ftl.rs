@@ -273,7 +273,18 @@ impl<M: PageMedia> PageFtl<M> {
     }
 
     /// Moves time on to `now`, and does all that is due.
+    #[inline]
     pub fn advance(&mut self, now: Nanos) {
+        let is_due = |at: Option<Nanos>| at.is_some_and(|at| at <= now);
+        if is_due(self.array.next_event()) || is_due(self.later.peek().map(|Reverse(later)| later.at)) {
+            self.do_what_is_due(now);
+        } else {
+            self.array.pass(now);
+        }
+        self.now = self.now.max(now);
+    }
+
+    fn do_what_is_due(&mut self, now: Nanos) {
         loop {
             let later = self.later.peek().map_or(Nanos::MAX, |Reverse(later)| later.at);
             match self.array.advance(now.min(later)) {
@@ -288,7 +299,6 @@ impl<M: PageMedia> PageFtl<M> {
                 None => break,
             }
         }
-        self.now = self.now.max(now);
     }
 
     /// When something happens by itself, if anything does.
@@ -393,6 +403,7 @@ impl<M: PageMedia> PageFtl<M> {
         if self.checkpoints.kick {
             self.checkpoint();
         }
+        self.give_up_if_stuck();
     }
 
     /// Whether the host's and collection's data share superblocks.

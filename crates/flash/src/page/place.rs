@@ -127,7 +127,7 @@ impl<M: PageMedia> PageFtl<M> {
         };
         self.kill(lpn, sequence);
         let state = &mut self.streams[stream];
-        let unit = state.base + state.fill;
+        let (unit, superblock) = (state.base + state.fill, state.superblock);
         state.fill += 1;
         match writer {
             Writer::Host { payload } => {
@@ -146,7 +146,6 @@ impl<M: PageMedia> PageFtl<M> {
         let is_full = state.fill == self.sizes.slot_units;
         self.map[lpn as usize] = unit;
         self.reverse[unit as usize] = lpn;
-        let superblock = self.streams[stream].superblock;
         self.superblocks[superblock as usize].valid += 1;
         if is_full {
             self.close_slot(stream);
@@ -154,6 +153,7 @@ impl<M: PageMedia> PageFtl<M> {
     }
 
     /// The version of a logical unit that the map names dies.
+    #[inline]
     pub(crate) fn kill(&mut self, lpn: u32, sequence: u64) {
         let unit = self.map[lpn as usize];
         if unit == NONE {
@@ -270,6 +270,13 @@ impl<M: PageMedia> PageFtl<M> {
             self.program_again(task, number, row, stripe);
             return;
         }
+        let index = self.writing.iter().position(|writing| writing.superblock == number);
+        let index = index.expect("a superblock with slots in flight is noted");
+        if self.writing[index].rows[stripe as usize] < row && !self.has_bug(PageBug::OvertakeFailed) {
+            // It went to a block that failed before it, and comes after what failed.
+            self.program(task, stripe, self.row_program_ns[row as usize]);
+            return;
+        }
         if M::KEEPS {
             let units = std::mem::take(&mut task.units);
             let (slot, life, record) = self.data_record(SlotTask { units, ..task });
@@ -280,11 +287,8 @@ impl<M: PageMedia> PageFtl<M> {
             self.streams[task.stream as usize].done(serial);
             *self.host_slots_of(task.slot) -= 1;
         }
-        let index = self.writing.iter().position(|writing| writing.superblock == number);
-        let index = index.expect("a superblock with slots in flight is noted");
         let writing = &mut self.writing[index];
-        // A slot that failed at first comes after its followers.
-        writing.rows[stripe as usize] = writing.rows[stripe as usize].max(row + 1);
+        writing.rows[stripe as usize] = row + 1;
         writing.in_flight -= 1;
         if writing.in_flight == 0 {
             self.close_if_full(index);
@@ -325,6 +329,10 @@ impl<M: PageMedia> PageFtl<M> {
             let rows = 0..row as usize;
             array_ns += rows.map(|row| self.row_read_ns[row] + self.row_program_ns[row]).sum::<u64>();
         }
+        self.program(task, stripe, array_ns);
+    }
+
+    fn program(&mut self, task: SlotTask, stripe: u32, array_ns: u64) {
         let bytes = self.sizes.slot_units * BLOCK_BYTES;
         let job = Job { kind: JobKind::Program, class: task.stream_class, array_ns, bytes, token: 0 };
         self.issue_job(stripe, job, Task::Slot(task));

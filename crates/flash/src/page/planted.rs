@@ -46,12 +46,18 @@ pub enum PageBug {
     MoveForgetsLoss,
     /// After the death of a die no checkpoint says so.
     ForgetDeath,
+    /// Recovery goes on in a superblock of which nothing is valid, though its erase may have begun.
+    ReopenEmpty,
+    /// Of an original and its copy recovery takes the one in the younger superblock, whoever wrote it.
+    OriginalStands,
+    /// A slot behind one that failed counts as programmed before that one is programmed again.
+    OvertakeFailed,
 }
 
 impl PageBug {
     /// All of them.
     #[cfg(any(test, feature = "planted"))]
-    pub const ALL: [PageBug; 21] = [
+    pub const ALL: [PageBug; 24] = [
         PageBug::FlushWithoutOpenSlots,
         PageBug::FlushAnsweredEarly,
         PageBug::FlushWithoutTrims,
@@ -73,5 +79,8 @@ impl PageBug {
         PageBug::ReturnUncorrectable,
         PageBug::MoveForgetsLoss,
         PageBug::ForgetDeath,
+        PageBug::ReopenEmpty,
+        PageBug::OriginalStands,
+        PageBug::OvertakeFailed,
     ];
 }

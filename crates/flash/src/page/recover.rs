@@ -54,10 +54,18 @@ pub struct PageRecovery {
 struct Found {
     sequence: u64,
     unit: u32,
+    rank: Rank,
+}
+
+/// Which of two copies of one version stands: the one that collection wrote, and of two such the one in the younger
+/// superblock. The other one's superblock may be on the way out, half erased.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank {
+    is_copy: bool,
     life: u64,
 }
 
-const NOTHING: Found = Found { sequence: 0, unit: NONE, life: 0 };
+const NOTHING: Found = Found { sequence: 0, unit: NONE, rank: Rank { is_copy: false, life: 0 } };
 
 /// What the current area says.
 #[derive(Debug, Clone, Default)]
@@ -267,7 +275,8 @@ impl<M: PageMedia> Recovery<M> {
     }
 
     fn scan_superblock(&mut self, superblock: u32, first: u32) {
-        let Probe { life, scanned_from: from, .. } = self.probes[superblock as usize];
+        let Probe { life, stream, scanned_from: from, .. } = self.probes[superblock as usize];
+        let rank = self.rank(stream, life);
         self.probes[superblock as usize].end = first;
         for slot in first..self.slots() {
             self.report.scan_slots_read += 1;
@@ -280,7 +289,7 @@ impl<M: PageMedia> Recovery<M> {
                     let places = number * self.ftl.sizes.slot_units..;
                     // A slot that was open when the checkpoint began: its first units are the checkpoint's.
                     for (place, unit) in places.zip(&units).filter(|&(place, _)| place >= from) {
-                        self.find(unit, place, life);
+                        self.find(unit, place, rank);
                     }
                 }
                 SlotState::Whole { .. } => {}
@@ -289,15 +298,17 @@ impl<M: PageMedia> Recovery<M> {
         }
     }
 
-    fn find(&mut self, unit: &Unit, place: u32, life: u64) {
+    fn rank(&self, stream: u32, life: u64) -> Rank {
+        let is_copy = stream as usize == self.ftl.collection_stream() && !self.ftl.has_bug(PageBug::OriginalStands);
+        Rank { is_copy, life }
+    }
+
+    fn find(&mut self, unit: &Unit, place: u32, rank: Rank) {
         self.sequence = self.sequence.max(unit.sequence);
         let found = &mut self.found[unit.lpn as usize];
         let is_newer = unit.sequence > found.sequence || self.ftl.has_bug(PageBug::IgnoreSequence);
-        if found.unit == NONE || is_newer {
-            *found = Found { sequence: unit.sequence, unit: place, life };
-        } else if unit.sequence == found.sequence && life > found.life {
-            // The younger superblock holds the copy, which stands: the original may be on the way out.
-            (found.unit, found.life) = (place, life);
+        if found.unit == NONE || is_newer || (unit.sequence == found.sequence && rank > found.rank) {
+            *found = Found { sequence: unit.sequence, unit: place, rank };
         }
     }
 
@@ -311,13 +322,8 @@ impl<M: PageMedia> Recovery<M> {
             let superblock = self.ftl.split.superblock_units.quotient(entry);
             // Of a superblock that says nothing the entry counts, too: what collection moved out of it is found
             // elsewhere, and the rest cannot be read.
-            let probe = &self.probes[superblock as usize];
-            if probe.scanned_from <= entry {
-                continue;
-            }
-            let found = &mut self.found[lpn];
-            if found.unit == NONE {
-                *found = Found { sequence: 0, unit: entry, life: probe.life };
+            if self.probes[superblock as usize].scanned_from > entry && self.found[lpn].unit == NONE {
+                self.found[lpn] = Found { unit: entry, ..NOTHING };
             }
         }
         let since = self.area.root.sequence;
@@ -390,7 +396,9 @@ impl<M: PageMedia> Recovery<M> {
         self.ftl.superblocks[superblock as usize].valid += 1;
     }
 
-    /// Each stream goes on in its youngest superblock, behind the last slot that is not erased.
+    /// Each stream goes on in its youngest superblock, behind the last slot that is not erased, if anything in it is
+    /// valid: nothing is valid in a superblock whose erase has begun, and what such an erase left is not to be
+    /// programmed, however erased it looks.
     fn reopen(&mut self) {
         for stream in 0..self.ftl.streams.len() {
             let range = self.data_superblocks();
@@ -400,7 +408,8 @@ impl<M: PageMedia> Recovery<M> {
             });
             let Some(number) = mine.max_by_key(|&number| self.probes[number as usize].life) else { continue };
             let probe = self.probes[number as usize];
-            if probe.end == self.slots() {
+            let is_empty = self.ftl.superblocks[number as usize].valid == 0;
+            if probe.end == self.slots() || (is_empty && !self.ftl.has_bug(PageBug::ReopenEmpty)) {
                 continue;
             }
             self.ftl.superblocks[number as usize].state = SuperblockState::Open;

@@ -154,6 +154,15 @@ impl<M: PageMedia> PageFtl<M> {
         }
     }
 
+    /// Goes read-only when a write waits for space, nothing is under way that could free any, and the superblock that
+    /// would have helped was retired.
+    pub(crate) fn give_up_if_stuck(&mut self) {
+        if self.retired > 0 && !self.waiting.is_empty() && !self.read_only && self.array.next_event().is_none() {
+            self.read_only = true;
+            self.serve_waiting();
+        }
+    }
+
     /// Goes read-only when what is left cannot hold the logical capacity.
     pub(crate) fn check_capacity(&mut self) {
         let left = self.sizes.data_superblocks() - self.retired;

@@ -39,6 +39,7 @@ struct Lists {
 }
 
 impl Lists {
+    #[inline]
     fn link(&mut self, superblock: u32, valid: u32) {
         let head = std::mem::replace(&mut self.heads[valid as usize], superblock);
         self.next[superblock as usize] = head;
@@ -49,6 +50,7 @@ impl Lists {
         self.lowest = self.lowest.min(valid as usize);
     }
 
+    #[inline]
     fn unlink(&mut self, superblock: u32, valid: u32) {
         let (next, last) = (self.next[superblock as usize], self.last[superblock as usize]);
         match last {

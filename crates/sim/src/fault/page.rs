@@ -409,7 +409,8 @@ impl PageWorld {
             let media = self.ftl.as_ref().expect("it is there between cuts").media();
             self.reference.check_recovered(lpn, seen, 0, true, |payload| media.is_damaged(payload))?;
         }
-        Ok(())
+        self.ftl().media_mut().fade();
+        self.check_newest()
     }
 }
 

@@ -12,7 +12,7 @@ use crate::trace::TraceError;
 use crate::{Nanos, Request, Source};
 
 /// Steps between two reports of progress.
-const PROGRESS_STEPS: u64 = 1 << 13;
+const PROGRESS_STEPS: u64 = 1 << 11;
 /// So often a device may want to go on at one point in time. More is a device that stands still, which is a bug.
 const STEPS_AT_ONE_TIME_MAX: u64 = 1 << 24;
 
@@ -29,6 +29,13 @@ pub trait Target {
 
     /// When it wants to be polled next.
     fn next_event(&self) -> Option<Nanos>;
+
+    /// Goes on to the next completion, but not beyond `until`; says what time it is then. It may stop before, too.
+    fn poll_next(&mut self, until: Nanos, done: &mut Vec<Completed>) -> Nanos {
+        let at = self.next_event().map_or(until, |at| at.min(until));
+        self.poll(at, done);
+        at
+    }
 
     /// What it has counted so far.
     fn counters(&self) -> Counters;
@@ -56,6 +63,10 @@ impl Target for Model {
 
     fn next_event(&self) -> Option<Nanos> {
         Model::next_event(self)
+    }
+
+    fn poll_next(&mut self, until: Nanos, done: &mut Vec<Completed>) -> Nanos {
+        Model::poll_next(self, until, done)
     }
 
     fn counters(&self) -> Counters {
@@ -317,11 +328,10 @@ impl<T: Target + ?Sized> Driver<'_, T> {
             if self.lanes.peek().is_none() && self.free.len() == self.under_way.len() {
                 return self.finish();
             }
-            let next = self.next_time();
-            steps_here = if next > self.now { 0 } else { steps_here + 1 };
-            assert!(steps_here < STEPS_AT_ONE_TIME_MAX, "the device stands still at {} ns", self.now.0);
-            self.now = next;
+            let before = self.now;
             self.advance()?;
+            steps_here = if self.now > before { 0 } else { steps_here + 1 };
+            assert!(steps_here < STEPS_AT_ONE_TIME_MAX, "the device stands still at {} ns", self.now.0);
             steps += 1;
             if steps.is_multiple_of(PROGRESS_STEPS) {
                 self.check_target()?;
@@ -427,20 +437,20 @@ impl<T: Target + ?Sized> Driver<'_, T> {
         self.measuring = Some(Box::new(measuring));
     }
 
-    /// The next time at which anything happens.
+    /// Up to when only the device has anything to do.
     fn next_time(&self) -> Nanos {
-        // What found no room is tried again when the device has done something.
-        let arrival = self.lanes.peek().filter(|_| !self.is_full).map(|waiting| waiting.request.at);
-        let event = self.target.next_event();
-        let next = [arrival, event].into_iter().flatten().min();
-        let next = next.unwrap_or_else(|| panic!("the device has commands, and nothing to do, at {} ns", self.now.0));
+        // What found no room is tried again when a command has completed.
+        let arrival = self.lanes.peek().filter(|_| !self.is_full).map_or(Nanos::MAX, |waiting| waiting.request.at);
         let interval = self.measuring.as_ref().map_or(Nanos::MAX, |measuring| measuring.interval_end());
-        next.min(interval).max(self.now)
+        let next = arrival.min(interval).max(self.now);
+        let has_next = next < Nanos::MAX || self.target.next_event().is_some();
+        assert!(has_next, "the device has commands, and nothing to do, at {} ns", self.now.0);
+        next
     }
 
     fn advance(&mut self) -> Result<(), DriveError> {
         let mut done = std::mem::take(&mut self.done);
-        self.target.poll(self.now, &mut done);
+        self.now = self.target.poll_next(self.next_time(), &mut done).max(self.now);
         for completed in done.drain(..) {
             self.complete(&completed)?;
         }

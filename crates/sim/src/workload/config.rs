@@ -9,7 +9,8 @@ use super::Job;
 use crate::Op;
 
 /// Names and texts of the built-in workloads.
-const BUILT_IN: [(&str, &str); 5] = [
+const BUILT_IN: [(&str, &str); 6] = [
+    ("zipf", include_str!("../../workloads/zipf.toml")),
     ("cylon-seq", include_str!("../../workloads/cylon-seq.toml")),
     ("cylon-rand", include_str!("../../workloads/cylon-rand.toml")),
     ("cylon-stride-512", include_str!("../../workloads/cylon-stride-512.toml")),
@@ -242,6 +243,16 @@ pub enum WorkloadError {
         /// Why it is not possible.
         reason: String,
     },
+    /// A key that was to be set otherwise cannot be.
+    #[error("workload {workload}: {key} cannot be set so: {reason}; docs/workloads.md lists every key")]
+    Override {
+        /// Name given to [`Workload::parse_with`].
+        workload: String,
+        /// The key.
+        key: String,
+        /// Why it is not possible.
+        reason: String,
+    },
     /// No built-in workload has that name.
     #[error("no built-in workload is called {name:?}; choose one of {known}, or give the path of a file")]
     UnknownName {
@@ -312,7 +323,7 @@ impl Workload {
         self.jobs[job].tenant.unwrap_or(job as u16)
     }
 
-    fn check(&self) -> Result<(), Fault> {
+    pub(super) fn check(&self) -> Result<(), Fault> {
         let count = self.jobs.len() as u64;
         within("job", count, 1, JOBS_MAX as u64, "it is how many jobs there are")?;
         for (index, job) in self.jobs.iter().enumerate() {
@@ -459,9 +470,9 @@ impl Phase {
 }
 
 /// A value that cannot be.
-struct Fault {
-    key: String,
-    reason: String,
+pub(super) struct Fault {
+    pub key: String,
+    pub reason: String,
 }
 
 fn require(held: bool, key: &str, reason: impl fmt::Display) -> Result<(), Fault> {

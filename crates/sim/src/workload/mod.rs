@@ -17,6 +17,7 @@ mod config;
 mod draw;
 mod job;
 mod merge;
+mod overrides;
 mod pattern;
 mod permutation;
 

@@ -15,7 +15,7 @@ use clap::Args;
 use osier_runtime::bootstrap::{Event, Job, Options, Placement};
 use osier_runtime::create::{CreateSpec, DEFAULT_PIPELINE, create};
 use osier_runtime::workload::FilesSpec;
-use osier_runtime::{RuntimeError, Session, Watch};
+use osier_runtime::{RecordCore, RuntimeError, Session, Watch};
 use osier_sched::Recording;
 
 use super::{Context as Invocation, PlacementArg, domain};
@@ -65,6 +65,9 @@ pub struct DemoArgs {
     /// Write the scheduler's samples of the first run to this file, for `osier sched replay`.
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
+    /// Write every input of the device core of the first run to this file, for `osier replay`.
+    #[arg(long, value_name = "FILE")]
+    record_core: Option<PathBuf>,
 }
 
 /// Bytes of input at most, so that a pass over it is short against the run.
@@ -100,6 +103,7 @@ pub fn run(args: &DemoArgs, context: &Invocation) -> Result<Exit> {
         println!("{}", outcome::json(&outcomes, &prediction, &report));
     } else {
         println!("\n{}", outcome::table(&outcomes).to_text());
+        outcomes.iter().for_each(|outcome| println!("{}", outcome.gap_sentence()));
         if !args.skip_fixed {
             println!("{}", prediction.sentence());
         }
@@ -188,6 +192,11 @@ fn one_run(
 ) -> Result<Outcome> {
     let options = Options {
         record: args.record.clone().filter(|_| label != "device-fixed"),
+        record_core: args
+            .record_core
+            .clone()
+            .filter(|_| label != "device-fixed")
+            .map(|path| RecordCore { path, wait: false }),
         placement,
         policy: args.policy.clone(),
         rate_divisor: args.rate_divisor,

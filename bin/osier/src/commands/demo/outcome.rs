@@ -74,6 +74,20 @@ impl Outcome {
         times
     }
 
+    /// The longest gap and what took most of it, in words.
+    pub fn gap_sentence(&self) -> String {
+        let gap = &self.report.gap;
+        let (cause, ns) = gap.cause();
+        format!(
+            "{}: the longest gap between completions, {} in \"{}\" at {} % of the device's speed; of it {}: {cause}",
+            self.label,
+            seconds(gap.ns),
+            gap.phase,
+            gap.speed_permille / 10,
+            seconds(ns),
+        )
+    }
+
     /// Nothing lost, repeated, out of order, failed or wrong, and every file read back right.
     pub fn is_right(&self) -> bool {
         let tally = &self.report.tally;
@@ -171,7 +185,10 @@ pub fn table(outcomes: &[Outcome]) -> Table {
     row("switch p50", &|o| if o.moves.is_empty() { "-".into() } else { seconds(at_share(&o.switches(), 0.5)).into() });
     row("switch p99", &|o| if o.moves.is_empty() { "-".into() } else { seconds(at_share(&o.switches(), 0.99)).into() });
     row("longest gap between completions", &|o| seconds(o.report.tally.longest_gap_ns).into());
-    row("waited for a processor around it", &|o| seconds(o.report.gap_processor_wait_ns).into());
+    row("- the host's process had work and did not run", &|o| seconds(o.report.gap.host.absent_ns).into());
+    row("- the device's process had work and did not run", &|o| seconds(o.report.gap.device.absent_ns).into());
+    row("- the device waiting for its model", &|o| seconds(o.report.gap.device.due_ns).into());
+    row("- the device at its media", &|o| seconds(o.report.gap.device.media_ns + o.report.gap.device.sync_ns).into());
     row("requests lost", &|o| zero(o.report.tally.lost));
     row("requests repeated", &|o| zero(o.report.tally.repeated));
     row("requests out of order", &|o| zero(o.report.tally.out_of_order));
@@ -200,6 +217,7 @@ pub fn json(outcomes: &[Outcome], prediction: &Prediction, report: &std::path::P
             "switch_ns": {"p50": at_share(&switches, 0.5), "p99": at_share(&switches, 0.99)},
             "deaths": o.deaths,
             "right": o.is_right(),
+            "gap_cause": {"what": o.report.gap.cause().0, "ns": o.report.gap.cause().1},
             "report": o.report,
         })
     };

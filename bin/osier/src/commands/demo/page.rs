@@ -19,6 +19,7 @@ pub fn build(args: &DemoArgs, profile: &Profile, outcomes: &[Outcome], predictio
     report.text(prediction.sentence());
     report.figure("Throughput and modelled temperature; a line marks each migration.", charts(outcomes));
     report.table("", table(outcomes));
+    report.list(outcomes.iter().map(Outcome::gap_sentence).collect::<Vec<_>>());
     report.heading("What was assumed");
     report.list(assumptions(args, profile, outcomes));
     report.to_html()
@@ -100,9 +101,10 @@ fn assumptions(args: &DemoArgs, profile: &Profile, outcomes: &[Outcome]) -> Vec<
             .to_owned(),
     ];
     items.push(
-        "The longest gap between completions is one of real time. The row below it says how long the two processes, both \
-         together, were ready to run and had no processor in the two tenths of a second around it. Where that comes near \
-         the gap, the machine had given its processors to others; what is left is the model's and the disk's."
+        "The longest gap between completions is one of real time. Each process keeps an account of its time; the rows \
+         below the gap are of it, and the two processes' rows may overlap. Where a process had work and did not run, other \
+         programs or the machine below the kernel had its processor, or a disk held it. What the device waits for its model \
+         is the profile's: link, controller, flash and stages, slower while the heat throttles them."
             .to_owned(),
     );
     items.extend(outcomes.first().map(|o| format!("Completed data lies in the shared region: it {}.", o.survival)));

@@ -8,7 +8,7 @@ use osier_device::{Profile, ProfileError};
 use osier_flash::page::FillPattern;
 use osier_sim::run::{Limits, Load, Options, Precondition, WarmUp, simulate_with};
 use osier_sim::sweep::{Fill, Point, RunOptions, Sweep, Value, figures};
-use osier_sim::workload::Workload;
+use osier_sim::workload::{Workload, WorkloadError};
 
 use crate::exit::{Exit, Failure};
 use crate::policies::Policies;
@@ -18,8 +18,8 @@ use crate::profiles;
 pub struct Inputs {
     profile_name: String,
     profile_text: String,
-    /// By the name in the sweep: the text and what it says.
-    workloads: BTreeMap<String, (String, Workload)>,
+    /// Their texts by the names in the sweep.
+    workloads: BTreeMap<String, String>,
     columns: Vec<String>,
     run: RunOptions,
     policies: Policies,
@@ -27,6 +27,8 @@ pub struct Inputs {
     modules: Vec<Vec<u8>>,
 }
 
+/// What the keys of the workload begin with; all others are the profile's.
+const WORKLOAD: &str = "workload.";
 /// The key whose values may be paths of modules.
 const EVICTION: &str = "cache.eviction";
 
@@ -66,9 +68,15 @@ impl Inputs {
 
     /// A key that is wrong is wrong for every point; whether its values go together, each point shows.
     fn check_keys(&self, name: &str, sweep: &Sweep) -> Result<()> {
-        let refused = |set: &[(String, Value)]| match self.profile(set) {
-            Err(error @ ProfileError::Override { .. }) => Some(error),
-            _ => None,
+        let refused = |set: &[(String, Value)]| {
+            let of_workload = |word: &String| match self.workload(word, set) {
+                Err(error @ WorkloadError::Override { .. }) => Some(error.to_string()),
+                _ => None,
+            };
+            match self.profile(set) {
+                Err(error @ ProfileError::Override { .. }) => Some(error.to_string()),
+                _ => self.workloads.keys().find_map(of_workload),
+            }
         };
         if let Some(error) = refused(&sweep.set) {
             return Err(Failure::new(Exit::BadInput, format!("sweep {name}, [set]: {error}")).into());
@@ -86,14 +94,22 @@ impl Inputs {
 
     /// Everything that the results depend on beside the sweep's own text.
     pub fn texts(&self) -> impl Iterator<Item = &[u8]> {
-        let workloads = self.workloads.values().map(|(text, _)| text.as_bytes());
+        let workloads = self.workloads.values().map(String::as_bytes);
         let modules = self.modules.iter().map(Vec::as_slice);
         std::iter::once(self.profile_text.as_bytes()).chain(workloads).chain(modules)
     }
 
     fn profile(&self, set: &[(String, Value)]) -> Result<Profile, ProfileError> {
-        let set: Vec<(String, toml::Value)> = set.iter().map(|(key, value)| (key.clone(), value.to_toml())).collect();
+        let of_profile = set.iter().filter(|(key, _)| !key.starts_with(WORKLOAD));
+        let set: Vec<(String, toml::Value)> = of_profile.map(|(key, value)| (key.clone(), value.to_toml())).collect();
         Profile::parse_with(&self.profile_name, &self.profile_text, &set)
+    }
+
+    fn workload(&self, word: &str, set: &[(String, Value)]) -> Result<Workload, WorkloadError> {
+        let of_workload = set.iter().filter_map(|(key, value)| Some((key.strip_prefix(WORKLOAD)?, value)));
+        let set: Vec<(String, toml::Value)> =
+            of_workload.map(|(key, value)| (key.to_owned(), value.to_toml())).collect();
+        Workload::parse_with(word, &self.workloads[word], &set)
     }
 
     /// Runs a point, and gives its columns.
@@ -102,8 +118,8 @@ impl Inputs {
     /// Why it cannot be run, in one line.
     pub fn figures(&self, point: &Point) -> Result<Vec<Option<u64>>, String> {
         let profile = self.profile(&point.set).map_err(one_line)?;
-        let (_, workload) = &self.workloads[&point.workload];
-        let load = Load::Workload { name: &point.workload, workload };
+        let workload = self.workload(&point.workload, &point.set).map_err(one_line)?;
+        let load = Load::Workload { name: &point.workload, workload: &workload };
         let make_policy = |cache: &_, seed| self.policies.make(cache, seed);
         let report = simulate_with(&make_policy, &profile, load, &self.options(point), &mut ()).map_err(one_line)?;
         Ok(figures(&self.columns, &report))
@@ -143,15 +159,16 @@ fn is_path(word: &str) -> bool {
     word.contains('/') || word.ends_with(".toml") || word.ends_with(".wasm")
 }
 
-fn find_workload(directory: &Path, word: &str) -> Result<(String, Workload)> {
+/// The text of a workload that is sound.
+fn find_workload(directory: &Path, word: &str) -> Result<String> {
     let refuse = |text: String| Failure::new(Exit::BadInput, text);
     if !is_path(word) {
-        let workload = Workload::built_in(word).map_err(|error| refuse(error.to_string()))?;
-        return Ok((Workload::built_in_text(word).unwrap_or_default().to_owned(), workload));
+        Workload::built_in(word).map_err(|error| refuse(error.to_string()))?;
+        return Ok(Workload::built_in_text(word).unwrap_or_default().to_owned());
     }
     let path = from(directory, word);
     let text = std::fs::read_to_string(&path)
         .map_err(|cause| refuse(format!("reading the workload {path} failed: {cause}; name another file")))?;
-    let workload = Workload::parse(&path, &text).map_err(|error| refuse(error.to_string()))?;
-    Ok((text, workload))
+    Workload::parse(&path, &text).map_err(|error| refuse(error.to_string()))?;
+    Ok(text)
 }

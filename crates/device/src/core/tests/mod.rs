@@ -2,6 +2,6 @@
 //! a reference model, `bench` the world around the device that both share.
 
 mod basics;
-mod bench;
+pub(crate) mod bench;
 mod crash;
 mod timing;

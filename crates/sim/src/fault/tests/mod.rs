@@ -11,7 +11,7 @@ use super::*;
 const PAGE_SEEDS: u64 = 5_000;
 const EXTENT_SEEDS: u64 = 400;
 /// Seeds within which a planted bug must be found.
-const SEEDS_PLANTED: u64 = 2_000;
+const SEEDS_PLANTED: u64 = 10_000;
 
 fn run_all(model: Model, seeds: Range<u64>) -> Counts {
     let mut all = Counts::new();
@@ -89,6 +89,23 @@ fn what_a_dead_die_held_is_not_forgotten_by_the_second_recovery() {
     }
 }
 
+/// What large counts found, each with its cause.
+#[test]
+fn seeds_that_failed_once_do_not_fail_again() {
+    for (model, seeds, _cause) in [
+        (Model::Page, [194_073].as_slice(), "recovery went on in a superblock whose erase was cut"),
+        (Model::Page, &[218_969], "a write waited for ever, since the last free superblock was retired"),
+        (Model::Page, &[240_670], "a slot counted as programmed before one that failed in front of it"),
+        (Model::Extent, &[4_363, 23_028, 35_008], "a write that was taken found no room after a crash"),
+        (Model::Extent, &[6_038, 19_015, 37_505], "media that had failed were said to be full"),
+        (Model::Extent, &[11_496], "collection waited for ever, since the last free superblock was retired"),
+    ] {
+        for &seed in seeds {
+            run(model, seed).unwrap_or_else(|broken| panic!("{broken}"));
+        }
+    }
+}
+
 #[test]
 fn the_same_seed_gives_the_same_run() {
     for model in [Model::Page, Model::Extent] {
@@ -119,8 +136,9 @@ fn every_planted_bug_of_the_page_map_is_found() {
 
 #[test]
 fn every_planted_bug_of_the_extents_is_found() {
-    // These two have directed tests beside the FTL.
-    let is_random = |bug: &Bug| !matches!(bug, Bug::CopyStands | Bug::EraseUnderReader);
+    // These have directed tests beside the FTL.
+    let directed = [Bug::CopyStands, Bug::EraseUnderReader, Bug::ReplayCountsAsNew, Bug::ForgetShadows];
+    let is_random = |bug: &Bug| !directed.contains(bug);
     let bugs: Vec<Planted> = Bug::ALL.into_iter().filter(is_random).map(Planted::Extent).collect();
     let found = find(&bugs, Model::Extent);
     println!("{found:?}");

@@ -1,0 +1,542 @@
+//! The replaying side: the core is given again what it was given, in virtual time, and every output is compared.
+
+use std::collections::BTreeMap;
+
+use osier_flash::{MediaError, MediaResult, Nanos};
+
+use super::block::{BlockHeader, RecordingError};
+use super::input::{self, Digest, Input, KINDS};
+use super::stand_in::{STAND_IN_BYTES_MIN, stand_in};
+use super::wire::Reader;
+use crate::core::{CommandId, Completion, Device, DeviceParams, DeviceStats};
+use crate::profile::Profile;
+
+/// Where a replay is not what was recorded.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("life {life}, input {input} ({kind}) at {at_ns} ns: {what}")]
+pub struct Difference {
+    /// Which life of the core.
+    pub life: u32,
+    /// Which input of it, from 0.
+    pub input: u64,
+    /// What kind of input.
+    pub kind: &'static str,
+    /// When it was given.
+    pub at_ns: u64,
+    /// What differs.
+    pub what: String,
+}
+
+/// Why a replay ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// The recording is not sound.
+    #[error(transparent)]
+    Recording(#[from] RecordingError),
+    /// The core does otherwise than it did.
+    #[error("the replay differs from the recording: {0}")]
+    Differs(Difference),
+}
+
+/// How the recording of a life ends.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Ending {
+    /// It does not: the process died, or still runs.
+    #[default]
+    Open,
+    /// In order.
+    InOrder,
+    /// Before the life did, for this reason.
+    Stopped(String),
+}
+
+/// What happened in one life of the core.
+#[derive(Clone, Debug, Default)]
+pub struct Life {
+    /// Its number in the recording.
+    pub number: u32,
+    /// The profile's name.
+    pub profile: String,
+    /// The version of the program that recorded it.
+    pub program: String,
+    /// Whether it was recovered, rather than new.
+    pub recovered: bool,
+    /// Records so far.
+    pub inputs: u64,
+    /// Checks that held.
+    pub checks: u64,
+    /// When the first and the last input came.
+    pub span: Option<(Nanos, Nanos)>,
+    /// How many inputs there were of each kind, by name.
+    pub kinds: BTreeMap<&'static str, u64>,
+    /// Commands that ended, by status.
+    pub ended: BTreeMap<u16, u64>,
+    /// How it ends.
+    pub ending: Ending,
+    /// The figures at its end.
+    pub statistics: Option<DeviceStats>,
+}
+
+/// What a core is made from.
+#[derive(Default)]
+struct Making {
+    profile: Option<(Profile, DeviceParams)>,
+    buffer: Vec<u8>,
+    media: Parts,
+    payloads: Parts,
+}
+
+/// What is known of the media's bytes, by address. Parts that overlap say the same.
+#[derive(Default)]
+struct Parts {
+    by_address: BTreeMap<u64, Vec<u8>>,
+    longest: u64,
+}
+
+/// A replay under way.
+pub struct Replay {
+    device: Option<Device<Vec<u8>>>,
+    making: Making,
+    digest: Digest,
+    now: Nanos,
+    next_block: Option<BlockHeader>,
+    /// Bytes of the file before the next block.
+    at: u64,
+    lives: Vec<Life>,
+    completions: Vec<Completion>,
+    /// Tests plant a bug in every core that is made.
+    #[cfg(any(test, feature = "planted"))]
+    planted: Option<crate::core::Planted>,
+}
+
+impl Default for Replay {
+    fn default() -> Replay {
+        Replay::new()
+    }
+}
+
+impl Replay {
+    /// A replay that has been given nothing yet.
+    #[must_use]
+    pub fn new() -> Replay {
+        Replay {
+            device: None,
+            making: Making::default(),
+            digest: Digest::new(),
+            now: Nanos(0),
+            next_block: None,
+            at: 0,
+            lives: Vec::new(),
+            completions: Vec::new(),
+            #[cfg(any(test, feature = "planted"))]
+            planted: None,
+        }
+    }
+
+    /// Plants a known bug in every core that is made.
+    #[cfg(any(test, feature = "planted"))]
+    pub fn plant(&mut self, bug: crate::core::Planted) {
+        self.planted = Some(bug);
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn lives(&self) -> &[Life] {
+        &self.lives
+    }
+
+    /// Replays the next block of a file, which begins at byte `at`.
+    ///
+    /// # Errors
+    /// A block that is not the next one or has records that are none; the first difference.
+    pub fn block(&mut self, at: u64, header: &BlockHeader, records: &[u8]) -> Result<(), ReplayError> {
+        self.at = at;
+        let expected = match self.next_block.filter(|_| header.number > 0) {
+            Some(next) => (next.life, next.number, next.first_input),
+            None => (self.lives.len() as u32, 0, 0),
+        };
+        let found = (header.life, header.number, header.first_input);
+        // A life whose process died before it had written a block has no place in the file.
+        let is_next = found == expected || (header.number == 0 && header.first_input == 0 && header.life > expected.0);
+        if !is_next {
+            let text = format!(
+                "life {}, block {}, input {} follows where life {}, block {}, input {} should",
+                found.0, found.1, found.2, expected.0, expected.1, expected.2
+            );
+            return Err(self.damaged(text));
+        }
+        if header.number == 0 {
+            self.begin_life(header.life);
+        }
+        let mut reader = Reader::new(records);
+        while !reader.is_empty() {
+            let Some((now, input, check)) = input::take(&mut reader, self.now) else {
+                return Err(
+                    self.damaged("a record in a sound block cannot be read; it is of another program".to_owned())
+                );
+            };
+            self.record(now, input, check)?;
+        }
+        let inputs = self.lives.last().map_or(0, |life| life.inputs);
+        self.next_block =
+            Some(BlockHeader { number: header.number + 1, first_input: inputs, bytes: 0, life: header.life });
+        Ok(())
+    }
+
+    /// The recording ends here.
+    pub fn finish(&mut self) {
+        self.end_life();
+    }
+
+    fn begin_life(&mut self, number: u32) {
+        self.end_life();
+        self.making = Making::default();
+        self.digest = Digest::new();
+        self.now = Nanos(0);
+        self.lives.push(Life { number, ..Life::default() });
+    }
+
+    fn end_life(&mut self) {
+        if let (Some(life), Some(device)) = (self.lives.last_mut(), self.device.take()) {
+            life.statistics = Some(device.stats());
+        }
+    }
+
+    fn damaged(&self, what: String) -> ReplayError {
+        RecordingError::Damaged { at: self.at, what }.into()
+    }
+
+    fn record(&mut self, now: Nanos, input: Input, check: Option<u32>) -> Result<(), ReplayError> {
+        let kind = input.kind();
+        self.now = now;
+        let number = self.lives.last().map_or(0, |life| life.inputs);
+        let fed = self.feed(now, input).map_err(|fault| match fault {
+            Fault::Damaged(what) => self.damaged(what),
+            Fault::Differs(what) => self.differs(number, kind.name, what),
+        });
+        fed?;
+        if check.is_some_and(|check| check != self.digest.check()) {
+            let what = self.what_differs(kind.name);
+            return Err(self.differs(number, kind.name, what));
+        }
+        let Some(life) = self.lives.last_mut() else { return Ok(()) };
+        life.inputs += 1;
+        life.checks += u64::from(check.is_some());
+        *life.kinds.entry(kind.name).or_default() += 1;
+        if now.0 > 0 && kind.code >= INPUT_CODE_MIN {
+            let first = life.span.map_or(now, |(first, _)| first);
+            life.span = Some((first, now));
+        }
+        Ok(())
+    }
+
+    fn differs(&self, input: u64, kind: &'static str, what: String) -> ReplayError {
+        let life = self.lives.last().map_or(0, |life| life.number);
+        ReplayError::Differs(Difference { life, input, kind, at_ns: self.now.0, what })
+    }
+
+    /// In words, what a failed check means: the outputs before it agreed up to the check before.
+    fn what_differs(&self, kind: &str) -> String {
+        let said = match kind {
+            "PollEnded" => {
+                let ended =
+                    self.completions.iter().map(|c| format!("command {} ({}) due {}", c.id.0, c.status, c.due.0));
+                format!(
+                    "what ended, its status, time or pieces; the replay has {}",
+                    ended.collect::<Vec<_>>().join(", ")
+                )
+            }
+            "NextOp" => "the operation for the media: its number, address, length or due time".to_owned(),
+            "Sample" => "the sample of the scheduler".to_owned(),
+            "Statistics" | "End" => "the statistics".to_owned(),
+            "Begin" => "the core that recovery made".to_owned(),
+            other => format!("the outputs up to this {other}"),
+        };
+        format!("{said}, or what the core said of itself since the check before")
+    }
+
+    /// Gives the core one input.
+    fn feed(&mut self, now: Nanos, input: Input) -> Result<(), Fault> {
+        let input = match self.make(input)? {
+            Some(input) => input,
+            None => return Ok(()),
+        };
+        let with_data = self.making.profile.as_ref().is_none_or(|(_, params)| params.with_data);
+        let Some(device) = &mut self.device else {
+            return Err(Fault::Damaged("an input comes before the core is made".to_owned()));
+        };
+        self.completions.clear();
+        match input {
+            Input::Write { id, meta, units } => {
+                let payloads = units.iter().map(|unit| payload_of(unit, with_data)).collect::<Result<Vec<_>, _>>()?;
+                let payloads: Vec<&[u8]> = payloads.iter().map(Vec::as_slice).collect();
+                let metas: Vec<_> = units.iter().map(input::Unit::meta).collect();
+                device.submit_write(now, CommandId(id), meta.into(), &metas, &payloads);
+            }
+            Input::Trim { id, meta, slba, blocks } => {
+                device.submit_trim(now, CommandId(id), meta.into(), osier_flash::Lba(slba), blocks);
+            }
+            Input::Read { id, slba, blocks, crossing } => {
+                device.submit_read(now, CommandId(id), osier_flash::Lba(slba), blocks, crossing);
+            }
+            Input::Flush { id } => device.submit_flush(now, CommandId(id)),
+            Input::Poll {} => return self.poll(now, 0),
+            Input::PollEnded { ended } => return self.poll(now, ended),
+            Input::NextOp {} => {
+                let Some(op) = device.next_op() else {
+                    return Err(Fault::Differs(
+                        "an operation for the media was recorded, and there is none".to_owned(),
+                    ));
+                };
+                self.digest.operation(&op);
+                return Ok(());
+            }
+            Input::Compute {} => drop(device.compute(now)),
+            Input::Run { core_hint, engine, bytes } => {
+                self.digest.due(device.processor().run(now, core_hint, engine, bytes));
+                return Ok(());
+            }
+            Input::GoOn { core_hint, engine, bytes } => {
+                self.digest.due(device.processor().go_on(now, core_hint, engine, bytes));
+                return Ok(());
+            }
+            Input::Sample {} => {
+                let sample = device.sample(now);
+                self.digest.sample(&sample);
+            }
+            Input::Temperature { millicelsius } => device.set_temperature_millicelsius(millicelsius),
+            Input::Statistics {} => {
+                self.digest.statistics(device);
+                return Ok(());
+            }
+            Input::End { statistics } => return self.end(&statistics),
+            Input::Stopped { why } => {
+                self.set_ending(Ending::Stopped(why));
+                return Ok(());
+            }
+            other => return self.media(now, other),
+        }
+        self.look();
+        Ok(())
+    }
+
+    /// Folds in what the core says of itself.
+    fn look(&mut self) {
+        if let Some(device) = &self.device {
+            self.digest.state(device);
+        }
+    }
+
+    fn poll(&mut self, now: Nanos, recorded: u64) -> Result<(), Fault> {
+        let Some(device) = &mut self.device else { return Ok(()) };
+        device.poll(now, &mut self.completions);
+        self.digest.completions(&self.completions);
+        if let Some(life) = self.lives.last_mut() {
+            for completion in &self.completions {
+                *life.ended.entry(completion.status.0).or_default() += 1;
+            }
+        }
+        let found = self.completions.len() as u64;
+        if found != recorded {
+            return Err(Fault::Differs(format!("{recorded} commands ended when it was recorded, and {found} now")));
+        }
+        self.look();
+        Ok(())
+    }
+
+    fn end(&mut self, recorded: &str) -> Result<(), Fault> {
+        let Some(device) = &self.device else { return Ok(()) };
+        self.digest.statistics(device);
+        let found = device.stats().to_json();
+        if found != recorded {
+            return Err(Fault::Differs(format!("the statistics: recorded {recorded}, replayed {found}")));
+        }
+        self.set_ending(Ending::InOrder);
+        Ok(())
+    }
+
+    fn set_ending(&mut self, ending: Ending) {
+        if let Some(life) = self.lives.last_mut() {
+            life.ending = ending;
+        }
+    }
+
+    /// The media's answers.
+    fn media(&mut self, now: Nanos, input: Input) -> Result<(), Fault> {
+        let Some(device) = &mut self.device else { return Ok(()) };
+        let (op, result) = match input {
+            Input::MediaRead { op } if !device.params().with_data => (op, MediaResult::Read(Box::default())),
+            Input::MediaRead { op } => {
+                let compared = device.compared(op.into());
+                let length = compared.iter().map(|part| part.at + part.bytes as usize).max().unwrap_or(0);
+                let mut bytes = vec![0; length];
+                for part in &compared {
+                    let stored_bytes = part.bytes + part.tail.len() as u32;
+                    if stored_bytes < STAND_IN_BYTES_MIN {
+                        return Err(Fault::Differs(format!("{op:?} reads a payload of {stored_bytes} bytes")));
+                    }
+                    let whole = stand_in(stored_bytes, part.checksum);
+                    bytes[part.at..part.at + part.bytes as usize].copy_from_slice(&whole[..part.bytes as usize]);
+                }
+                (op, MediaResult::Read(bytes.into()))
+            }
+            Input::MediaReadBytes { op, bytes } => (op, MediaResult::Read(bytes.0.into())),
+            Input::MediaProgrammed { op } => (op, MediaResult::Programmed(None)),
+            Input::MediaErased { op } => (op, MediaResult::Erased),
+            Input::MediaSynced { op } => (op, MediaResult::Synced),
+            Input::MediaFailed { op, error } => (op, MediaResult::Failed(error)),
+            other => return Err(Fault::Damaged(format!("a record {} stands where none can", other.kind().name))),
+        };
+        device.media_done(now, op.into(), result);
+        self.look();
+        Ok(())
+    }
+}
+
+/// Making a core.
+impl Replay {
+    /// Takes what a core is made from; any other input is handed back.
+    fn make(&mut self, input: Input) -> Result<Option<Input>, Fault> {
+        match input {
+            Input::Configure {
+                program,
+                profile_name,
+                profile_text,
+                rate_divisor,
+                thermal_time_scale,
+                params,
+                buffer_bytes,
+                recovered,
+            } => {
+                let profile = Profile::parse(&profile_name, &profile_text)
+                    .map_err(|error| Fault::Differs(format!("its profile is not taken any more: {error}")))?
+                    .scaled(rate_divisor, thermal_time_scale);
+                let length = usize::try_from(buffer_bytes).ok().filter(|length| *length <= BUFFER_BYTES_MAX);
+                let length = length.ok_or_else(|| Fault::Damaged(format!("a write buffer of {buffer_bytes} bytes")))?;
+                self.making = Making { profile: Some((profile, params)), buffer: vec![0; length], ..Making::default() };
+                if let Some(life) = self.lives.last_mut() {
+                    (life.profile, life.program, life.recovered) = (profile_name, program, recovered);
+                }
+            }
+            Input::MediaBytes { address, bytes } => self.making.media.insert(address, bytes.0),
+            Input::MediaPayload { address, bytes, checksum } => {
+                self.making.payloads.insert(address, sound(bytes, checksum)?);
+            }
+            Input::BufferBytes { offset, bytes } => self.making.put_in_buffer(offset, &bytes.0)?,
+            Input::BufferPayload { offset, bytes, checksum } => {
+                self.making.put_in_buffer(offset, &sound(bytes, checksum)?)?;
+            }
+            Input::Begin {} => self.begin()?,
+            other => return Ok(Some(other)),
+        }
+        Ok(None)
+    }
+
+    fn begin(&mut self) -> Result<(), Fault> {
+        let making = std::mem::take(&mut self.making);
+        let Some((profile, params)) = making.profile else {
+            return Err(Fault::Damaged("a core is made without its configuration".to_owned()));
+        };
+        let recovered = self.lives.last().is_some_and(|life| life.recovered);
+        let device = if recovered {
+            let mut read = |address: u64, into: &mut [u8]| {
+                into.fill(0);
+                // A sound payload is whole, whatever part of it another read has brought.
+                making.media.put_over(address, into);
+                making.payloads.put_over(address, into);
+                Ok::<(), MediaError>(())
+            };
+            Device::recover(&profile, params, making.buffer, &mut read).map(|(device, _)| device)
+        } else {
+            Device::create(&profile, params, making.buffer)
+        };
+        let device = device.map_err(|error| Fault::Differs(format!("the core is not made: {error}")))?;
+        #[cfg(any(test, feature = "planted"))]
+        let device = self.with_bug(device);
+        self.digest.statistics(&device);
+        self.device = Some(device);
+        self.making.profile = Some((profile, params));
+        Ok(())
+    }
+
+    #[cfg(any(test, feature = "planted"))]
+    fn with_bug(&self, mut device: Device<Vec<u8>>) -> Device<Vec<u8>> {
+        if let Some(bug) = self.planted {
+            device.plant(bug);
+        }
+        device
+    }
+}
+
+/// Largest write buffer that is taken for one: far more than a log can use.
+const BUFFER_BYTES_MAX: usize = 4 << 30;
+/// The kinds below are what a core is made from.
+const INPUT_CODE_MIN: u8 = 16;
+
+/// Why an input cannot be given.
+enum Fault {
+    /// The file does not make sense.
+    Damaged(String),
+    /// The core does otherwise.
+    Differs(String),
+}
+
+impl Making {
+    fn put_in_buffer(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Fault> {
+        let range = usize::try_from(offset).ok().and_then(|start| Some(start..start.checked_add(bytes.len())?));
+        match range.and_then(|range| self.buffer.get_mut(range)) {
+            Some(target) => target.copy_from_slice(bytes),
+            None => return Err(Fault::Damaged(format!("byte {offset} of the write buffer is beyond its end"))),
+        }
+        Ok(())
+    }
+}
+
+/// A stand-in, if the record may ask for one.
+fn sound(bytes: u32, checksum: u32) -> Result<Vec<u8>, Fault> {
+    if (STAND_IN_BYTES_MIN..=super::block::BLOCK_BYTES_MAX).contains(&bytes) {
+        Ok(stand_in(bytes, checksum))
+    } else {
+        Err(Fault::Damaged(format!("a payload of {bytes} bytes")))
+    }
+}
+
+fn payload_of(unit: &input::Unit, with_data: bool) -> Result<Vec<u8>, Fault> {
+    if !with_data {
+        Ok(Vec::new())
+    } else if unit.stored_bytes < STAND_IN_BYTES_MIN {
+        let fits = unit.bytes.0.len() == unit.stored_bytes as usize;
+        if fits { Ok(unit.bytes.0.clone()) } else { Err(Fault::Damaged("a short payload is not there".to_owned())) }
+    } else {
+        sound(unit.stored_bytes, unit.checksum)
+    }
+}
+
+impl Parts {
+    fn insert(&mut self, address: u64, bytes: Vec<u8>) {
+        self.longest = self.longest.max(bytes.len() as u64);
+        let known = self.by_address.entry(address).or_default();
+        if known.len() < bytes.len() {
+            *known = bytes;
+        }
+    }
+
+    /// Puts what is known of a range over it.
+    fn put_over(&self, address: u64, into: &mut [u8]) {
+        let end = address + into.len() as u64;
+        for (start, bytes) in self.by_address.range(address.saturating_sub(self.longest)..end) {
+            let from = (*start).max(address);
+            let to = (start + bytes.len() as u64).min(end);
+            if from < to {
+                let part = &bytes[(from - start) as usize..(to - start) as usize];
+                into[(from - address) as usize..(to - address) as usize].copy_from_slice(part);
+            }
+        }
+    }
+}
+
+/// In words, what a kind of input is.
+#[must_use]
+pub fn meaning(kind: &str) -> &'static str {
+    KINDS.iter().find(|known| known.name == kind).map_or("", |known| known.what)
+}
