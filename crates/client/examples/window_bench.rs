@@ -1,5 +1,5 @@
 //! What a window costs: `cargo run -p osier-client --example window_bench`. Prints a JSON object a figure, for
-//! `make bench`.
+//! `make bench`. A word leaves out figures whose name does not have it: `resident`, `nand`, `in-thread/dirty`.
 //!
 //! The device is another process, started from this program; NAND takes no time unless a figure says so.
 
@@ -238,12 +238,14 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     if arguments.len() == 1 || arguments[1] == "nand" {
         timed()?;
     }
-    let filter = arguments.get(1).map_or("", String::as_str);
     let modes =
         [(FaultMode::InThread, "in-thread"), (FaultMode::Spinning, "spinning"), (FaultMode::Sleeping, "sleeping")];
-    for (mode, name) in modes.into_iter().filter(|(_, name)| name.contains(filter)) {
-        misses(mode, name, false)?;
-        misses(mode, name, true)?;
+    for (mode, name) in modes {
+        for (kind, store) in [("clean", false), ("dirty", true)] {
+            if arguments.get(1).is_none_or(|filter| format!("{name}/{kind}").contains(filter)) {
+                misses(mode, name, store)?;
+            }
+        }
     }
     Ok(())
 }
