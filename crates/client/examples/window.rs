@@ -18,7 +18,9 @@ const BYTES: u64 = 256 << 20;
 
 fn serve(socket: &Path) -> Result<(), Box<dyn std::error::Error>> {
     let text = Profile::built_in_text("cylon").ok_or("there is no profile cylon")?;
-    let overrides = [parse_override("cache.size={permille=100}")?];
+    // Blocks as small as the device, and room: with a few superblocks collection would do most of the work.
+    let overrides = ["cache.size={permille=100}", "geometry.pages_per_block=16", "ftl.over_provisioning_permille=200"];
+    let overrides = overrides.map(parse_override).into_iter().collect::<Result<Vec<_>, _>>()?;
     let config = Profile::parse_with("cylon", text, &overrides)?.model(Some(BYTES))?;
     let options = ServeOptions {
         socket: socket.to_owned(),

@@ -25,8 +25,9 @@ const TOUCHES: usize = 100_000;
 /// The device's process: socket, and `zero` for NAND that takes no time.
 fn serve(socket: &Path, nand: &str) -> Result<(), Box<dyn std::error::Error>> {
     let mut overrides = vec![format!("cache.size={{bytes={}}}", CACHE_PAGES * PAGE)];
-    // A device as small as this one has few superblocks: without room collection would be all that is measured.
-    overrides.extend(["ftl.slots_per_die_max=8", "ftl.over_provisioning_permille=400"].map(str::to_owned));
+    // Blocks as small as the device, and room: with two superblocks collection would be all that is measured.
+    let small = ["geometry.pages_per_block=16", "ftl.slots_per_die_max=8", "ftl.over_provisioning_permille=400"];
+    overrides.extend(small.map(str::to_owned));
     if nand == "zero" {
         overrides.extend(["timing.read_ns=[1]", "timing.program_ns=[1]", "timing.erase_ns=1"].map(str::to_owned));
     }
