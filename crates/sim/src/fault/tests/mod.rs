@@ -11,7 +11,9 @@ use super::*;
 const PAGE_SEEDS: u64 = 5_000;
 const EXTENT_SEEDS: u64 = 400;
 /// Seeds within which a planted bug must be found.
-const SEEDS_PLANTED: u64 = 10_000;
+const SEEDS_PLANTED: u64 = 2_000;
+/// Seeds for one that needs an erase that is cut, between two checkpoints, of the superblock that its stream wrote last.
+const SEEDS_REOPEN_EMPTY: u64 = 10_000;
 
 fn run_all(model: Model, seeds: Range<u64>) -> Counts {
     let mut all = Counts::new();
@@ -120,7 +122,11 @@ fn find(bugs: &[Planted], model: Model) -> Vec<(Planted, Option<u64>)> {
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
     let fails = |seed, bug| run_planted(model, seed, bug).is_err();
-    let first = |bug| (0..SEEDS_PLANTED).find(|&seed| fails(seed, Some(bug)) && !fails(seed, None));
+    let seeds = |bug| match bug {
+        Planted::Page(PageBug::ReopenEmpty) => SEEDS_REOPEN_EMPTY,
+        _ => SEEDS_PLANTED,
+    };
+    let first = |bug| (0..seeds(bug)).find(|&seed| fails(seed, Some(bug)) && !fails(seed, None));
     let found = bugs.iter().map(|&bug| (bug, first(bug))).collect();
     std::panic::set_hook(hook);
     found
