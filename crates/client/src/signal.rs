@@ -42,10 +42,11 @@ fn install() {
     // SAFETY: an all-zero sigaction is a valid value of that plain struct.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = on_sigbus as *const () as usize;
-    // Not deferred: another signal's handler may touch a window while a fault waits.
-    action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_ONSTACK | libc::SA_RESTART;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
     // SAFETY: both point to live values; the handler does only what a handler may. A failure is impossible for SIGBUS.
     let previous = unsafe {
+        // All signals wait: another one's handler could touch the window, and wait for a page that this one unmaps.
+        libc::sigfillset(&raw mut action.sa_mask);
         libc::sigaction(libc::SIGBUS, &raw const action, previous.as_mut_ptr());
         previous.assume_init()
     };
@@ -60,6 +61,16 @@ fn window_at(address: usize) -> Option<(&'static Shared, u64)> {
         let shared = unsafe { place.load(Ordering::Acquire).as_ref() }?;
         Some((shared, shared.page_at(address)?))
     })
+}
+
+/// Keeps signals from this thread, which is the window's own: a handler that touches the window must not run in it.
+pub fn block_all() {
+    let mut all = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: the pointers are to live values; it is this thread's mask alone.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), std::ptr::null_mut());
+    }
 }
 
 extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {

@@ -150,7 +150,10 @@ impl Window {
 
     fn spawn(&mut self, name: &str, run: impl FnOnce(&Shared) + Send + 'static) -> Result<(), WindowError> {
         let shared = Arc::clone(&self.shared);
-        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&shared));
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            signal::block_all();
+            run(&shared);
+        });
         let thread = thread.map_err(|source| WindowError::System { what: "start a thread of the window", source })?;
         self.threads.push(thread);
         Ok(())

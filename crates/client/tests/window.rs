@@ -6,6 +6,7 @@ mod common;
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::Device;
@@ -143,6 +144,7 @@ fn the_child() {
     match words[0] {
         "count" => count(&window, words[1].parse().unwrap()),
         "opens" => {}
+        "alarms" => touch_in_alarms(&window),
         "load" => _ = load(&window, words[1].parse::<usize>().unwrap() * 512),
         // Until it is killed, or the device is.
         "churn" => {
@@ -274,6 +276,48 @@ fn what_cannot_be_done_is_refused() {
     assert!(matches!(window.set_policy("nonsense"), Err(WindowError::NoPolicy(_))));
     let nowhere = Window::open("/nonexistent/window.sock".as_ref(), &WindowOptions::default());
     assert!(nowhere.err().unwrap().to_string().contains("is it running?"));
+}
+
+static BASE: AtomicUsize = AtomicUsize::new(0);
+static ALARMS: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn on_alarm(_: libc::c_int) {
+    let alarm = ALARMS.fetch_add(1, Ordering::Relaxed);
+    let page = alarm.wrapping_mul(0x9e37_79b1) % 512;
+    // SAFETY: a word of the window, which nobody else uses.
+    unsafe { (BASE.load(Ordering::Relaxed) as *mut u64).add(page * 512 + 1).write_volatile(1) };
+}
+
+/// Loads and stores at random, and in the handler of a timer, too.
+fn touch_in_alarms(window: &Window) {
+    BASE.store(window.as_ptr() as usize, Ordering::Relaxed);
+    let every = libc::timeval { tv_sec: 0, tv_usec: 300 };
+    let timer = libc::itimerval { it_interval: every, it_value: every };
+    // SAFETY: plain calls with live values; the handler does what a handler may.
+    unsafe {
+        libc::signal(libc::SIGALRM, on_alarm as *const () as usize);
+        libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut());
+    }
+    let mut state = 3;
+    while ALARMS.load(Ordering::Relaxed) < 1_000 {
+        let index = random(&mut state) as usize % 512 * 512;
+        store(window, index, load(window, index) + 1);
+    }
+    // At once, with everything as it is: an alarm may be under way in another thread.
+    // SAFETY: nothing has to be cleaned up.
+    unsafe { libc::_exit(0) };
+}
+
+#[test]
+fn a_signals_handler_may_touch_the_window_while_a_fault_waits() {
+    let device = Device::start(512, 32, None);
+    for mode in MODES {
+        let mut program = child(&format!("alarms 0 {mode:?}"), &device);
+        let status = await_end(&mut program);
+        let mut said = String::new();
+        std::io::Read::read_to_string(&mut program.stderr.take().unwrap(), &mut said).unwrap();
+        assert!(status.success(), "{mode:?}: {status}, {said}");
+    }
 }
 
 #[test]
