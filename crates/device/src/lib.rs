@@ -21,6 +21,7 @@ pub mod profile;
 pub mod record;
 pub mod status;
 pub mod thermal;
+pub mod window;
 
 mod pending;
 

@@ -28,6 +28,7 @@ mod layout;
 mod map;
 mod object;
 pub mod owner;
+pub mod pass;
 mod region;
 pub mod ring;
 mod snapshot;

@@ -261,10 +261,7 @@ impl<M: PageMedia> PageFtl<M> {
                 return task.units.get(index).copied();
             }
         }
-        match self.media.slot(slot) {
-            SlotState::Whole { record: Record::Data { units, .. }, .. } => units.get(index).copied(),
-            _ => None,
-        }
+        self.media.unit(slot, index)
     }
 
     /// A slot with copies is programmed.

@@ -108,6 +108,14 @@ pub trait PageMedia {
     /// What a slot reads as. A whole slot is read by recovery and collection.
     fn slot(&self, slot: u32) -> SlotState;
 
+    /// A unit of a slot, if it can be read: what the host asks for, so that nobody copies the others.
+    fn unit(&self, slot: u32, index: usize) -> Option<Unit> {
+        match self.slot(slot) {
+            SlotState::Whole { record: Record::Data { units, .. }, .. } => units.get(index).copied(),
+            _ => None,
+        }
+    }
+
     /// Power was lost while a slot was programmed (as [`PageMedia::program`]).
     fn cut_program(&mut self, slot: u32, life: u64, record: Option<Record>);
 

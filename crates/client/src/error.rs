@@ -1,0 +1,98 @@
+//! What can go wrong with a window.
+
+use std::io;
+use std::path::PathBuf;
+
+use osier_device::window::message::Refusal;
+
+/// Why there is no window, or why a command was not done.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WindowError {
+    /// Nobody serves there.
+    #[error("cannot attach to the device at {}: {source}; is it running?", .socket.display())]
+    Connect {
+        /// Where.
+        socket: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It serves something else.
+    #[error("what serves at {} is no window of this version; use the same build on both sides", .socket.display())]
+    Stranger {
+        /// Where.
+        socket: PathBuf,
+    },
+    /// The device does not let this program in.
+    #[error("the device refuses: {0}")]
+    Refused(String),
+    /// More was asked for than there is.
+    #[error("a window of {wanted} bytes is larger than the device {device}, which has {bytes}; ask for at most that")]
+    TooLarge {
+        /// What was asked for.
+        wanted: u64,
+        /// The device.
+        device: String,
+        /// What it has.
+        bytes: u64,
+    },
+    /// No permission to have faults handled by another thread.
+    #[error(
+        "this process may not use userfaultfd for faults in the kernel ({source}): as root, either set \
+         `sysctl vm.unprivileged_userfaultfd=1` or give the user access to /dev/userfaultfd; without either, \
+         FaultMode::InThread works, where system calls that are given pages outside the cache fail with EFAULT"
+    )]
+    NoPermission {
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The kernel is too old.
+    #[error("this kernel's userfaultfd lacks {feature}, which a window needs; it came with Linux {since}")]
+    NoFeature {
+        /// What.
+        feature: &'static str,
+        /// When it came.
+        since: &'static str,
+    },
+    /// The system refused something else.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// What the device passed on is no segment.
+    #[error("what the device passed on cannot be used: {0}")]
+    Segment(String),
+    /// Too many windows.
+    #[error("this process has {max} windows, the most that it may; close one")]
+    TooMany {
+        /// How many.
+        max: usize,
+    },
+    /// The policy has no such name.
+    #[error("there is no eviction policy {0:?}; `osier sim policies` lists them")]
+    NoPolicy(String),
+    /// The device did not do it.
+    #[error("the device {device} did not do it: {refusal}")]
+    Command {
+        /// The device.
+        device: String,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// It is gone.
+    #[error("the device {device} has died; its window is gone, and what was not flushed may be")]
+    DeviceDied {
+        /// The device.
+        device: String,
+    },
+}
+
+impl WindowError {
+    /// The latest error of the system, as the reason that `what` did not work.
+    pub(crate) fn last_os(what: &'static str) -> WindowError {
+        WindowError::System { what, source: io::Error::last_os_error() }
+    }
+}

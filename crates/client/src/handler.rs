@@ -1,0 +1,94 @@
+//! A thread that resolves the faults of all others: what system calls and unmodified code need.
+
+use std::os::fd::AsRawFd;
+
+use osier_device::window::Grant;
+use osier_device::window::message::Ask;
+
+use crate::evict::help;
+use crate::fault::pause;
+use crate::shared::{Shared, clock_ns};
+use crate::uffd::Trap;
+use crate::window::FaultMode;
+
+/// A fault under way.
+struct Pending {
+    lane: usize,
+    page: u64,
+    at_ns: u64,
+}
+
+/// Resolves faults until the window closes or the device dies.
+pub fn run(shared: &Shared) {
+    let mut traps = [Trap { address: 0, is_store: false }; 16];
+    let mut waiting: Vec<Trap> = Vec::new();
+    let mut pending: Vec<Pending> = Vec::new();
+    let mut spins = 0;
+    while shared.is_live() {
+        let got = shared.uffd.read(&mut traps);
+        waiting.extend_from_slice(&traps[..got]);
+        let before = pending.len();
+        begin(shared, &mut waiting, &mut pending);
+        let begun = pending.len();
+        pending.retain(|fault| !finish(shared, fault));
+        if begun > before || pending.len() < begun {
+            spins = 0;
+            continue;
+        }
+        if shared.mode == FaultMode::Spinning && pending.is_empty() {
+            help(shared, None);
+        } else if shared.mode == FaultMode::Sleeping && pending.is_empty() {
+            sleep(shared);
+        } else if shared.mode == FaultMode::Sleeping {
+            pause(&mut spins);
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+fn begin(shared: &Shared, waiting: &mut Vec<Trap>, pending: &mut Vec<Pending>) {
+    while let Some(trap) = waiting.pop() {
+        let Some(page) = shared.page_at(trap.address) else { continue };
+        let Some(lane) = shared.take_lane() else {
+            waiting.push(trap);
+            return;
+        };
+        let at_ns = clock_ns();
+        shared.ask(lane, &Ask { page, is_store: trap.is_store, at_ns });
+        pending.push(Pending { lane, page, at_ns });
+    }
+}
+
+/// Maps the page of a fault if it is time; whether it is over.
+fn finish(shared: &Shared, fault: &Pending) -> bool {
+    let Some(reply) = shared.answer(fault.lane) else { return false };
+    let address = shared.address_of(fault.page);
+    match reply.grant {
+        Grant::Writable | Grant::Armed => {
+            let map_ns = clock_ns();
+            if map_ns < reply.due_ns {
+                return false;
+            }
+            if shared.uffd.map(address, reply.grant == Grant::Armed) {
+                shared.delivered(fault.at_ns, &reply, map_ns);
+            }
+        }
+        Grant::Lost | Grant::NoSuchPage => {
+            if !shared.uffd.poison(address) {
+                shared.say("the device cannot read a page, and this kernel cannot say so to the program: it ends");
+                std::process::abort();
+            }
+        }
+    }
+    shared.give_lane(fault.lane);
+    true
+}
+
+/// Sleeps until there is a fault, or the window closes.
+fn sleep(shared: &Shared) {
+    let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let mut fds = [entry(shared.uffd.raw()), entry(shared.stop.as_raw_fd())];
+    // SAFETY: live entries of the stated number.
+    unsafe { libc::poll(fds.as_mut_ptr(), 2, -1) };
+}

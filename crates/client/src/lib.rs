@@ -1,0 +1,36 @@
+//! What programs link to: the CXL.mem window of a device in their own address space.
+//!
+//! [`Window::open`] attaches to a device that serves at a socket (`osier-front`) and maps it. Loads and stores go to
+//! ordinary memory while their page is in the device's cache; any other access faults, waits for as long as the device
+//! says, and goes on. What each mode needs of the system: `docs/window.md`.
+//!
+//! ```no_run
+//! use osier_client::{Window, WindowOptions};
+//!
+//! let window = Window::open("/run/osier/window.sock".as_ref(), &WindowOptions::default())?;
+//! // SAFETY: the window is as long as it says, and nobody else uses these bytes.
+//! unsafe { window.as_ptr().write(7) };
+//! println!("{:?}", window.stats());
+//! # Ok::<(), osier_client::WindowError>(())
+//! ```
+
+#[cfg(not(target_os = "linux"))]
+compile_error!("the window needs userfaultfd, which only Linux has");
+
+mod attach;
+mod error;
+mod evict;
+mod fault;
+mod handler;
+mod histogram;
+mod shared;
+mod signal;
+mod uffd;
+mod watch;
+mod window;
+
+pub use error::WindowError;
+pub use histogram::{Histogram, Timing};
+pub use osier_device::window::Report;
+pub use osier_device::window::message::Refusal;
+pub use window::{FaultMode, Window, WindowOptions, WindowStats};

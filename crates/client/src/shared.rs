@@ -1,0 +1,154 @@
+//! What the threads and signal handlers of one window share.
+//!
+//! Everything that a signal handler does is here or below: no lock, no allocation, system calls that may be made there.
+
+use std::collections::HashMap;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex};
+
+use osier_device::window::Report;
+use osier_device::window::message::{Ask, LANES, Refusal, Reply};
+use osier_pmr::words::Lines;
+use osier_pmr::{Doorbell, Object, Producer, SharedLines};
+
+use crate::evict::Zapper;
+use crate::histogram::Timing;
+use crate::uffd::{PAGE, Uffd};
+use crate::window::FaultMode;
+
+/// The device serves.
+pub const LIVE: u32 = 0;
+/// Offset of the word that says how many lanes were ever used, and of the one that says that whoever faults unmaps.
+pub const LANES_USED_AT: u64 = 0;
+pub const HELPS_AT: u64 = 128;
+/// The device has died, and the window is inaccessible.
+pub const DEAD: u32 = 1;
+/// The program closes the window.
+pub const CLOSING: u32 = 2;
+
+/// See the module.
+pub struct Shared {
+    pub base: usize,
+    pub bytes: usize,
+    pub device: String,
+    pub mode: FaultMode,
+    /// The process that opened the window: a forked child has the memory of this, and not the window.
+    pub owner_pid: i32,
+    pub uffd: Uffd,
+    pub lanes: SharedLines,
+    /// A bit for each lane that nobody uses.
+    pub free_lanes: AtomicU64,
+    /// By lane: one more than the page that is being brought in, until it is mapped.
+    pub bringing: [AtomicU64; LANES],
+    /// By lane: the number of its latest fault.
+    pub numbers: [AtomicU64; LANES],
+    pub words: Object,
+    pub device_bell: Doorbell,
+    pub bell: Doorbell,
+    pub to_device: Mutex<Producer<SharedLines>>,
+    pub zapper: Mutex<Zapper>,
+    pub state: AtomicU32,
+    /// Becomes readable when the window closes.
+    pub stop: OwnedFd,
+    pub commands: Mutex<HashMap<u32, Option<Result<Report, Refusal>>>>,
+    pub ended: Condvar,
+    pub timing: Timing,
+}
+
+/// Nanoseconds of the monotonic clock, the same in all processes.
+pub fn clock_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is to a live, writable value.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+impl Shared {
+    pub fn is_live(&self) -> bool {
+        self.state.load(Ordering::Acquire) == LIVE
+    }
+
+    /// The page at an address of the window.
+    pub fn page_at(&self, address: usize) -> Option<u64> {
+        let offset = address.checked_sub(self.base)?;
+        (offset < self.bytes).then_some((offset / PAGE) as u64)
+    }
+
+    pub fn address_of(&self, page: u64) -> usize {
+        self.base + page as usize * PAGE
+    }
+
+    /// Takes a lane, if one is free.
+    pub fn take_lane(&self) -> Option<usize> {
+        let mut free = self.free_lanes.load(Ordering::Relaxed);
+        while free != 0 {
+            let next = free & (free - 1);
+            match self.free_lanes.compare_exchange_weak(free, next, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return Some(free.trailing_zeros() as usize),
+                Err(found) => free = found,
+            }
+        }
+        None
+    }
+
+    pub fn give_lane(&self, lane: usize) {
+        self.bringing[lane].store(0, Ordering::Release);
+        self.free_lanes.fetch_or(1 << lane, Ordering::Release);
+    }
+
+    /// Tells the device of a fault.
+    pub fn ask(&self, lane: usize, ask: &Ask) {
+        self.bringing[lane].store(ask.page + 1, Ordering::Relaxed);
+        let number = self.numbers[lane].load(Ordering::Relaxed) + 1;
+        self.numbers[lane].store(number, Ordering::Relaxed);
+        let used = self.words.word64(LANES_USED_AT);
+        if used.load(Ordering::Relaxed) <= lane as u64 {
+            used.fetch_max(lane as u64 + 1, Ordering::AcqRel);
+        }
+        self.lanes.store_rest(lane * 2, &ask.encode());
+        self.lanes.line(lane * 2)[0].store(number, Ordering::Release);
+        self.device_bell.ring();
+    }
+
+    /// Whether the device has answered the latest fault of a lane.
+    pub fn is_answered(&self, lane: usize) -> bool {
+        self.lanes.line(lane * 2 + 1)[0].load(Ordering::Acquire) == self.numbers[lane].load(Ordering::Relaxed)
+    }
+
+    /// The answer to the latest fault of a lane, once there is one.
+    pub fn answer(&self, lane: usize) -> Option<Reply> {
+        if !self.is_answered(lane) {
+            return None;
+        }
+        let mut words = [0; 8];
+        self.lanes.load_rest(lane * 2 + 1, &mut words);
+        Reply::decode(&words)
+    }
+
+    /// Counts a page that has just been mapped; `map_ns` is when that was begun.
+    pub fn delivered(&self, asked_ns: u64, reply: &Reply, map_ns: u64) {
+        let now = clock_ns();
+        self.timing.latency.record(now.saturating_sub(asked_ns));
+        self.timing.lateness.record(now.saturating_sub(reply.due_ns));
+        self.timing.asking.record(reply.taken_ns.saturating_sub(asked_ns));
+        self.timing.device.record(reply.answered_ns.saturating_sub(reply.taken_ns));
+        self.timing.mapping.record(now.saturating_sub(map_ns));
+    }
+
+    /// Says on standard error why the program is about to get SIGBUS.
+    pub fn say(&self, what: &str) {
+        for part in ["osier: ", what, " (device ", &self.device, ")\n"] {
+            // SAFETY: the text lives; a write to standard error may be made in a signal handler.
+            unsafe { libc::write(libc::STDERR_FILENO, part.as_ptr().cast(), part.len()) };
+        }
+    }
+
+    /// Ends all waits of the window's own threads.
+    pub fn stop(&self) {
+        let one = 1_u64;
+        // SAFETY: eight live bytes to an eventfd that this value owns.
+        unsafe { libc::write(self.stop.as_raw_fd(), (&raw const one).cast(), 8) };
+        self.bell.ring();
+    }
+}

@@ -1,0 +1,282 @@
+//! The system calls under a window: userfaultfd, and the scan for written pages.
+//!
+//! Structures and numbers are those of Linux's `userfaultfd.h` and `fs.h`, which the libc crate lacks.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use crate::error::WindowError;
+
+/// Bytes of a page.
+pub const PAGE: usize = 4096;
+
+const USER_MODE_ONLY: i32 = 1;
+const API: u64 = 0xaa;
+const FEATURE_MISSING_SHMEM: u64 = 1 << 5;
+const FEATURE_SIGBUS: u64 = 1 << 7;
+const FEATURE_MINOR_SHMEM: u64 = 1 << 10;
+const FEATURE_WP_SHMEM: u64 = 1 << 12;
+const FEATURE_POISON: u64 = 1 << 14;
+const FEATURE_WP_ASYNC: u64 = 1 << 15;
+const MODE_MISSING: u64 = 1 << 0;
+const MODE_WP: u64 = 1 << 1;
+const MODE_MINOR: u64 = 1 << 2;
+const CONTINUE_WP: u64 = 1 << 1;
+const EVENT_PAGEFAULT: u8 = 0x12;
+const FLAG_WRITE: u64 = 1;
+const PAGE_IS_WRITTEN: u64 = 1 << 1;
+
+#[repr(C)]
+struct ApiCall {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+
+#[repr(C)]
+struct RangeCall {
+    start: u64,
+    len: u64,
+}
+
+#[repr(C)]
+struct RegisterCall {
+    range: RangeCall,
+    mode: u64,
+    ioctls: u64,
+}
+
+#[repr(C)]
+struct ContinueCall {
+    range: RangeCall,
+    mode: u64,
+    mapped: i64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Message {
+    event: u8,
+    reserved: [u8; 7],
+    flags: u64,
+    address: u64,
+    thread: u64,
+}
+
+#[repr(C)]
+struct ScanCall {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Region {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+const _: () = {
+    assert!(size_of::<Message>() == 32);
+    assert!(size_of::<ScanCall>() == 96);
+};
+
+/// The number of an ioctl that reads and writes its argument.
+const fn both_ways<T>(group: u8, number: u8) -> libc::c_ulong {
+    3 << 30 | (size_of::<T>() as libc::c_ulong) << 16 | (group as libc::c_ulong) << 8 | number as libc::c_ulong
+}
+
+const IOCTL_API: libc::c_ulong = both_ways::<ApiCall>(0xaa, 0x3f);
+const IOCTL_REGISTER: libc::c_ulong = both_ways::<RegisterCall>(0xaa, 0x00);
+const IOCTL_WAKE: libc::c_ulong = 2 << 30 | (size_of::<RangeCall>() as libc::c_ulong) << 16 | 0xaa << 8 | 0x02;
+const IOCTL_CONTINUE: libc::c_ulong = both_ways::<ContinueCall>(0xaa, 0x07);
+const IOCTL_POISON: libc::c_ulong = both_ways::<ContinueCall>(0xaa, 0x08);
+const IOCTL_SCAN: libc::c_ulong = both_ways::<ScanCall>(b'f', 16);
+/// `USERFAULTFD_IOC_NEW` of /dev/userfaultfd.
+const IOCTL_NEW: libc::c_ulong = 0xaa << 8;
+
+/// A userfaultfd over one range, and the view of this process's page tables.
+#[derive(Debug)]
+pub struct Uffd {
+    fd: OwnedFd,
+    pagemap: File,
+    /// Whether stores to pages that were mapped for loads leave a trace.
+    tracks_stores: bool,
+    can_poison: bool,
+}
+
+/// A fault that a thread waits in.
+#[derive(Clone, Copy, Debug)]
+pub struct Trap {
+    pub address: usize,
+    pub is_store: bool,
+}
+
+impl Uffd {
+    /// Registers a range; with `in_thread` a fault is a SIGBUS of the thread, else a message.
+    pub fn new(base: usize, bytes: usize, in_thread: bool) -> Result<Uffd, WindowError> {
+        let fd = if in_thread { open(USER_MODE_ONLY) } else { open(0).or_else(open_device) }
+            .map_err(|source| refused(in_thread, source))?;
+        let offered = handshake(&open(USER_MODE_ONLY).map_err(|source| refused(true, source))?, 0)?;
+        if offered & FEATURE_MINOR_SHMEM == 0 {
+            return Err(WindowError::NoFeature { feature: "minor faults of shared memory", since: "5.14" });
+        }
+        let pagemap = File::open("/proc/self/pagemap")
+            .map_err(|source| WindowError::System { what: "open /proc/self/pagemap", source })?;
+        let tracks_stores = offered & FEATURE_WP_ASYNC != 0 && offered & FEATURE_WP_SHMEM != 0;
+        let can_poison = offered & FEATURE_POISON != 0;
+        let mut features = FEATURE_MINOR_SHMEM | FEATURE_MISSING_SHMEM;
+        features |= if in_thread { FEATURE_SIGBUS } else { 0 };
+        features |= if tracks_stores { FEATURE_WP_ASYNC | FEATURE_WP_SHMEM } else { 0 };
+        features |= if can_poison { FEATURE_POISON } else { 0 };
+        handshake(&fd, features)?;
+        // Both: without the first, the kernel would make a page of zeroes where the device has put none yet.
+        let mode = MODE_MISSING | MODE_MINOR | if tracks_stores { MODE_WP } else { 0 };
+        let mut call = RegisterCall { range: RangeCall { start: base as u64, len: bytes as u64 }, mode, ioctls: 0 };
+        // SAFETY: the argument is of the ioctl's type and lives.
+        if unsafe { libc::ioctl(fd.as_raw_fd(), IOCTL_REGISTER, &raw mut call) } != 0 {
+            return Err(WindowError::last_os("register the window with userfaultfd"));
+        }
+        Ok(Uffd { fd, pagemap, tracks_stores, can_poison })
+    }
+
+    pub fn raw(&self) -> i32 {
+        self.fd.as_raw_fd()
+    }
+
+    /// Maps a page; `armed` so that a store leaves a trace. False means that the range is no longer what it was.
+    pub fn map(&self, address: usize, armed: bool) -> bool {
+        let mode = if armed && self.tracks_stores { CONTINUE_WP } else { 0 };
+        loop {
+            let range = RangeCall { start: address as u64, len: PAGE as u64 };
+            let mut call = ContinueCall { range, mode, mapped: 0 };
+            // SAFETY: the argument is of the ioctl's type and lives; the page lies in the registered range.
+            if unsafe { libc::ioctl(self.fd.as_raw_fd(), IOCTL_CONTINUE, &raw mut call) } == 0 {
+                return true;
+            }
+            match errno() {
+                // Another thread was faster: whoever waits is woken.
+                libc::EEXIST => {
+                    self.wake(address, PAGE);
+                    return true;
+                }
+                libc::EAGAIN | libc::EINTR => {}
+                _ => return false,
+            }
+        }
+    }
+
+    /// Lets accesses to a page end in SIGBUS; false where the kernel cannot.
+    pub fn poison(&self, address: usize) -> bool {
+        let range = RangeCall { start: address as u64, len: PAGE as u64 };
+        let mut call = ContinueCall { range, mode: 0, mapped: 0 };
+        // SAFETY: as above; both calls have the same shape.
+        self.can_poison && unsafe { libc::ioctl(self.fd.as_raw_fd(), IOCTL_POISON, &raw mut call) } == 0
+    }
+
+    /// Wakes whoever waits in a range: they fault again.
+    pub fn wake(&self, address: usize, bytes: usize) {
+        let mut call = RangeCall { start: address as u64, len: bytes as u64 };
+        // SAFETY: as above. It cannot fail for a range of whole pages.
+        unsafe { libc::ioctl(self.fd.as_raw_fd(), IOCTL_WAKE, &raw mut call) };
+    }
+
+    /// Reads faults, as many as there are and fit; says how many.
+    pub fn read(&self, traps: &mut [Trap; 16]) -> usize {
+        let mut messages = [Message { event: 0, reserved: [0; 7], flags: 0, address: 0, thread: 0 }; 16];
+        // SAFETY: the buffer is live and of the stated length; every byte pattern is a message.
+        let got = unsafe { libc::read(self.fd.as_raw_fd(), messages.as_mut_ptr().cast(), size_of_val(&messages)) };
+        let count = usize::try_from(got).unwrap_or(0) / size_of::<Message>();
+        let mut found = 0;
+        for message in &messages[..count] {
+            if message.event == EVENT_PAGEFAULT {
+                traps[found] = Trap { address: message.address as usize, is_store: message.flags & FLAG_WRITE != 0 };
+                found += 1;
+            }
+        }
+        found
+    }
+
+    /// Whether a page that this process unmapped was stored to while it was mapped. The kernel leaves a mark where a
+    /// page was mapped for loads and not stored to; where there is none it was, or nobody knows.
+    pub fn was_written(&self, address: usize) -> bool {
+        if !self.tracks_stores {
+            return true;
+        }
+        let mut region = Region::default();
+        let mut call = ScanCall {
+            size: size_of::<ScanCall>() as u64,
+            flags: 0,
+            start: address as u64,
+            end: (address + PAGE) as u64,
+            walk_end: 0,
+            vec: &raw mut region as u64,
+            vec_len: 1,
+            max_pages: 0,
+            category_inverted: 0,
+            category_mask: PAGE_IS_WRITTEN,
+            category_anyof_mask: 0,
+            return_mask: PAGE_IS_WRITTEN,
+        };
+        // SAFETY: the argument is of the ioctl's type, and it and the region that it points to live.
+        let found = unsafe { libc::ioctl(self.pagemap.as_raw_fd(), IOCTL_SCAN, &raw mut call) };
+        found != 0
+    }
+}
+
+fn errno() -> i32 {
+    io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+fn open(flags: i32) -> io::Result<OwnedFd> {
+    let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | flags;
+    // SAFETY: a plain call.
+    let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new and owned by nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// The other way in, for those who may use the device file.
+fn open_device(refused: io::Error) -> io::Result<OwnedFd> {
+    let Ok(device) = File::options().read(true).write(true).open("/dev/userfaultfd") else { return Err(refused) };
+    // SAFETY: a plain call on an open file; the flags are its argument.
+    let fd = unsafe { libc::ioctl(device.as_raw_fd(), IOCTL_NEW, libc::O_CLOEXEC | libc::O_NONBLOCK) };
+    if fd < 0 {
+        return Err(refused);
+    }
+    // SAFETY: the descriptor is new and owned by nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn refused(in_thread: bool, source: io::Error) -> WindowError {
+    match source.raw_os_error() {
+        Some(libc::EPERM) if !in_thread => WindowError::NoPermission { source },
+        Some(libc::ENOSYS) => WindowError::NoFeature { feature: "itself", since: "4.3 (CONFIG_USERFAULTFD)" },
+        _ => WindowError::System { what: "open a userfaultfd", source },
+    }
+}
+
+/// Agrees on features; says what there is.
+fn handshake(fd: &OwnedFd, features: u64) -> Result<u64, WindowError> {
+    let mut call = ApiCall { api: API, features, ioctls: 0 };
+    // SAFETY: the argument is of the ioctl's type and lives.
+    if unsafe { libc::ioctl(fd.as_raw_fd(), IOCTL_API, &raw mut call) } != 0 {
+        return Err(WindowError::last_os("agree with userfaultfd on its features"));
+    }
+    Ok(call.features)
+}

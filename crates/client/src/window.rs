@@ -1,0 +1,375 @@
+//! The window itself: mapping, commands, statistics.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use osier_device::window::message::{LANES, RING_ENTRIES, ToDevice};
+use osier_device::window::{Command, Report};
+use osier_pmr::{Doorbell, Object, Ring, SharedLines, ring_bytes};
+
+use crate::attach::{Attached, attach};
+use crate::error::WindowError;
+use crate::fault::pause;
+use crate::histogram::Timing;
+use crate::shared::{CLOSING, HELPS_AT, LIVE, Shared};
+use crate::uffd::{PAGE, Uffd};
+use crate::{evict, handler, signal, watch};
+
+/// Who resolves a fault.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FaultMode {
+    /// The thread that faulted, in a handler of SIGBUS: the fastest, and needs no permission. A system call that is
+    /// given a page outside the cache fails with EFAULT, and signal handlers of the program must leave SIGBUS alone.
+    #[default]
+    InThread,
+    /// A thread that spins. System calls work; it takes a processor.
+    Spinning,
+    /// A thread that sleeps until there is a fault.
+    Sleeping,
+}
+
+/// How a window is opened.
+#[derive(Clone, Debug, Default)]
+pub struct WindowOptions {
+    /// Bytes to map from the device's first, whole pages; nothing maps all.
+    pub bytes: Option<u64>,
+    /// Who resolves faults.
+    pub mode: FaultMode,
+}
+
+/// Figures of the device, about a millisecond old.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WindowStats {
+    /// Faults of all programs.
+    pub faults: u64,
+    /// Of these, those that brought a page in from the flash.
+    pub misses: u64,
+    /// Pages that left the cache.
+    pub left: u64,
+    /// Of these, those that were dirty and were programmed.
+    pub left_dirty: u64,
+    /// Pages in the cache.
+    pub resident: u64,
+    /// Frames of the cache.
+    pub frames: u64,
+    /// Faults that found a page whose bytes the flash has lost.
+    pub lost: u64,
+    /// Pages that the host side programmed.
+    pub flash_written: u64,
+    /// Pages that collection moved.
+    pub flash_moved: u64,
+    /// Superblocks that were erased.
+    pub superblocks_erased: u64,
+    /// Faults that had to wait for a frame.
+    pub blocked: u64,
+}
+
+/// The memory of a device, mapped. Closes when it is dropped: whoever touches it then is on his own.
+pub struct Window {
+    shared: Arc<Shared>,
+    next_tag: AtomicU32,
+    threads: Vec<JoinHandle<()>>,
+    _socket: UnixStream,
+}
+
+impl Window {
+    /// Attaches to the device that serves at `socket`, and maps it.
+    ///
+    /// # Errors
+    /// What is missing, and what can be done.
+    pub fn open(socket: &Path, options: &WindowOptions) -> Result<Window, WindowError> {
+        let attached = attach(socket)?;
+        let device_bytes = attached.pages * PAGE as u64;
+        let wanted = options.bytes.unwrap_or(device_bytes).next_multiple_of(PAGE as u64);
+        if wanted > device_bytes || wanted == 0 {
+            return Err(WindowError::TooLarge { wanted, device: attached.device, bytes: device_bytes });
+        }
+        let bytes = wanted as usize;
+        let base = map_nowhere(bytes, &attached.memory)?;
+        let shared = match Window::share(&attached, base, bytes, options.mode) {
+            Ok(shared) => Arc::new(shared),
+            Err(error) => {
+                unmap(base, bytes);
+                return Err(error);
+            }
+        };
+        if mode_helps(options.mode) {
+            shared.words.word64(HELPS_AT).store(1, Ordering::Release);
+        }
+        signal::note(&shared)?;
+        let mut window = Window { shared, next_tag: AtomicU32::new(1), threads: Vec::new(), _socket: attached.socket };
+        window.start(attached.pidfd)?;
+        Ok(window)
+    }
+
+    fn share(attached: &Attached, base: usize, bytes: usize, mode: FaultMode) -> Result<Shared, WindowError> {
+        let find = |name| attached.segment.find(name).map_err(|error| WindowError::Segment(error.to_string()));
+        let bell = attached.bell.find("bell").map_err(|error| WindowError::Segment(error.to_string()))?;
+        Ok(Shared {
+            base,
+            bytes,
+            device: attached.device.clone(),
+            mode,
+            // SAFETY: a plain call.
+            owner_pid: unsafe { libc::getpid() },
+            uffd: Uffd::new(base, bytes, mode == FaultMode::InThread)?,
+            lanes: SharedLines::new(&find("lanes")?, 0, LANES * 2),
+            free_lanes: AtomicU64::new(u64::MAX),
+            bringing: std::array::from_fn(|_| AtomicU64::new(0)),
+            numbers: std::array::from_fn(|_| AtomicU64::new(0)),
+            words: find("words")?,
+            device_bell: Doorbell::new(&bell, 0),
+            bell: Doorbell::new(&find("bell")?, 0),
+            to_device: Mutex::new(ring(&find("to-device")?)?.producer()),
+            zapper: Mutex::new(evict::Zapper::new(ring(&find("to-mapper")?)?.consumer())),
+            state: AtomicU32::new(LIVE),
+            stop: eventfd()?,
+            commands: Mutex::new(HashMap::new()),
+            ended: Condvar::new(),
+            timing: Timing::new(),
+        })
+    }
+
+    fn start(&mut self, pidfd: OwnedFd) -> Result<(), WindowError> {
+        let nothing = memfd()?;
+        self.spawn("osier-evict", evict::run)?;
+        self.spawn("osier-watch", move |shared| watch::run(shared, &pidfd, &nothing))?;
+        if self.shared.mode != FaultMode::InThread {
+            self.spawn("osier-faults", handler::run)?;
+        }
+        Ok(())
+    }
+
+    fn spawn(&mut self, name: &str, run: impl FnOnce(&Shared) + Send + 'static) -> Result<(), WindowError> {
+        let shared = Arc::clone(&self.shared);
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            signal::block_all();
+            run(&shared);
+        });
+        let thread = thread.map_err(|source| WindowError::System { what: "start a thread of the window", source })?;
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    /// The first byte. Valid until the window is dropped; when the device dies each access is a SIGBUS.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.shared.base as *mut u8
+    }
+
+    /// The bytes that are mapped.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.shared.bytes
+    }
+
+    /// Never: a window has at least a page.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.shared.bytes == 0
+    }
+
+    /// The device's name.
+    #[must_use]
+    pub fn device(&self) -> &str {
+        &self.shared.device
+    }
+
+    /// Whether the device serves.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.shared.is_live()
+    }
+
+    /// Brings pages into the device's cache; ends when they are there. The first access to each still faults, briefly.
+    ///
+    /// # Errors
+    /// Pages beyond the end, or the device has died.
+    pub fn prefetch(&self, pages: Range<u64>) -> Result<Report, WindowError> {
+        self.command(Command::Prefetch(pages))
+    }
+
+    /// Brings pages into the cache and keeps them there until as many unpins have come: all or none.
+    ///
+    /// # Errors
+    /// More than may be pinned, pages beyond the end or that the flash has lost, or the device has died.
+    pub fn pin(&self, pages: Range<u64>) -> Result<Report, WindowError> {
+        self.command(Command::Pin(pages))
+    }
+
+    /// Takes one pin off each page that has one.
+    ///
+    /// # Errors
+    /// As [`Window::prefetch`].
+    pub fn unpin(&self, pages: Range<u64>) -> Result<Report, WindowError> {
+        self.command(Command::Unpin(pages))
+    }
+
+    /// Lets pages leave the cache; ends when they have. Dirty ones are programmed.
+    ///
+    /// # Errors
+    /// As [`Window::prefetch`].
+    pub fn evict(&self, pages: Range<u64>) -> Result<Report, WindowError> {
+        self.command(Command::Evict(pages))
+    }
+
+    /// Changes the device's eviction policy, with the parameters that its authors published.
+    ///
+    /// # Errors
+    /// There is none of this name, or the device has died.
+    pub fn set_policy(&self, name: &str) -> Result<Report, WindowError> {
+        self.command(Command::Policy { name: name.to_owned(), parameters: Default::default() })
+    }
+
+    /// The device's figures.
+    #[must_use]
+    pub fn stats(&self) -> WindowStats {
+        let word = |index: u64| self.shared.words.word64(index * 8).load(Ordering::Relaxed);
+        WindowStats {
+            faults: word(1),
+            misses: word(2),
+            left: word(3),
+            left_dirty: word(4),
+            resident: word(5),
+            frames: word(6),
+            lost: word(7),
+            flash_written: word(8),
+            flash_moved: word(9),
+            superblocks_erased: word(10),
+            blocked: word(11),
+        }
+    }
+
+    /// How well the times were kept.
+    #[must_use]
+    pub fn timing(&self) -> &Timing {
+        &self.shared.timing
+    }
+
+    fn died(&self) -> WindowError {
+        WindowError::DeviceDied { device: self.shared.device.clone() }
+    }
+
+    fn command(&self, command: Command) -> Result<Report, WindowError> {
+        let shared = &self.shared;
+        let tag = self.next_tag.fetch_add(1, Ordering::Relaxed);
+        let name = if let Command::Policy { name, .. } = &command { name.clone() } else { String::new() };
+        let words = ToDevice::Command(tag, command).encode().ok_or(WindowError::NoPolicy(name))?;
+        shared.commands.lock().unwrap_or_else(PoisonError::into_inner).insert(tag, None);
+        let mut spins = 0;
+        while shared.to_device.lock().unwrap_or_else(PoisonError::into_inner).push(words).is_err() {
+            if !shared.is_live() {
+                return Err(self.died());
+            }
+            pause(&mut spins);
+        }
+        shared.device_bell.ring();
+        let mut commands = shared.commands.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(Some(result)) = commands.get(&tag).copied() {
+                commands.remove(&tag);
+                return result.map_err(|refusal| WindowError::Command { device: shared.device.clone(), refusal });
+            }
+            if !shared.is_live() {
+                commands.remove(&tag);
+                return Err(self.died());
+            }
+            let waited = shared.ended.wait_timeout(commands, Duration::from_millis(100));
+            commands = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        // SAFETY: a plain call.
+        if unsafe { libc::getpid() } != self.shared.owner_pid {
+            // A forked child has neither the window nor its threads; the parent has both.
+            self.threads.drain(..).for_each(std::mem::forget);
+            return;
+        }
+        let was_live = self.shared.state.swap(CLOSING, Ordering::AcqRel) == LIVE;
+        self.shared.stop();
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has said so.
+            let _ = thread.join();
+        }
+        signal::forget(&self.shared);
+        unmap(self.shared.base, self.shared.bytes);
+        if was_live && let Some(words) = ToDevice::Detach.encode() {
+            let mut to_device = self.shared.to_device.lock().unwrap_or_else(PoisonError::into_inner);
+            // A full ring means that the device is not listening; it hears of the process's end.
+            let _ = to_device.push(words);
+            self.shared.device_bell.ring();
+        }
+    }
+}
+
+/// Whether whoever resolves faults has time to unmap pages, so that the thread for that need not be woken at once.
+fn mode_helps(mode: FaultMode) -> bool {
+    match mode {
+        FaultMode::InThread | FaultMode::Spinning => true,
+        FaultMode::Sleeping => false,
+    }
+}
+
+/// Maps the shared memory where the system likes, not to be inherited: a child would see pages that are not resident.
+fn map_nowhere(bytes: usize, memory: &OwnedFd) -> Result<usize, WindowError> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
+    // SAFETY: no address is asked for, so no existing mapping is touched.
+    let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, memory.as_raw_fd(), 0) };
+    if base == libc::MAP_FAILED {
+        return Err(WindowError::last_os("map the window"));
+    }
+    // SAFETY: the range was just mapped, and nobody uses it.
+    let advised = unsafe {
+        libc::madvise(base, bytes, libc::MADV_DONTFORK) == 0 && libc::madvise(base, bytes, libc::MADV_DONTDUMP) == 0
+    };
+    let base = NonNull::new(base).map_or(0, |base| base.as_ptr() as usize);
+    if !advised {
+        let error = WindowError::last_os("keep the window from children");
+        unmap(base, bytes);
+        return Err(error);
+    }
+    Ok(base)
+}
+
+fn unmap(base: usize, bytes: usize) {
+    // SAFETY: the range is the window's own, and nobody may use it any more.
+    unsafe { libc::munmap(base as *mut libc::c_void, bytes) };
+}
+
+fn ring(object: &Object) -> Result<Ring<SharedLines>, WindowError> {
+    let lines = SharedLines::new(object, 0, (ring_bytes(RING_ENTRIES) / 64) as usize);
+    Ring::open(lines).map_err(|error| WindowError::Segment(error.to_string()))
+}
+
+fn eventfd() -> Result<OwnedFd, WindowError> {
+    // SAFETY: a plain call.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    if fd < 0 {
+        return Err(WindowError::last_os("make an eventfd"));
+    }
+    // SAFETY: the descriptor is new and owned by nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A file of no bytes.
+fn memfd() -> Result<OwnedFd, WindowError> {
+    // SAFETY: the name is a constant string ending in zero.
+    let fd = unsafe { libc::memfd_create(c"osier-nothing".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(WindowError::last_os("make an empty file"));
+    }
+    // SAFETY: the descriptor is new and owned by nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}

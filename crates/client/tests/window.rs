@@ -1,0 +1,379 @@
+//! A window between two processes: loads and stores, deaths on either side, commands, and what is refused.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod common;
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use common::Device;
+use osier_client::{FaultMode, Refusal, Window, WindowError, WindowOptions};
+
+const PAGE: usize = 4096;
+const MODES: [FaultMode; 3] = [FaultMode::InThread, FaultMode::Spinning, FaultMode::Sleeping];
+/// What a child process of a test is to do, and with which device.
+const CHILD: &str = "OSIER_TEST_CHILD";
+const CHILD_SOCKET: &str = "OSIER_TEST_CHILD_SOCKET";
+
+#[test]
+fn serve_the_device() {
+    common::serve();
+}
+
+fn open(device: &Device, mode: FaultMode) -> Window {
+    Window::open(&device.socket(), &WindowOptions { mode, ..WindowOptions::default() }).unwrap()
+}
+
+/// A word of the window, to be loaded and stored.
+fn word(window: &Window, index: usize) -> *mut u64 {
+    assert!((index + 1) * 8 <= window.len());
+    // SAFETY: the word lies in the window, as was just asserted.
+    unsafe { window.as_ptr().cast::<u64>().add(index) }
+}
+
+fn load(window: &Window, index: usize) -> u64 {
+    // SAFETY: a word of the window.
+    unsafe { word(window, index).read_volatile() }
+}
+
+fn store(window: &Window, index: usize, value: u64) {
+    // SAFETY: a word of the window, of which this thread is the only user.
+    unsafe { word(window, index).write_volatile(value) };
+}
+
+fn random(state: &mut u64) -> u64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *state >> 33
+}
+
+#[test]
+fn what_was_stored_is_loaded_in_each_mode() {
+    for mode in MODES {
+        let device = Device::start(512, 64, None);
+        let window = open(&device, mode);
+        let words = window.len() / 8;
+        let mut reference = vec![0_u64; words];
+        let mut state = 1;
+        for step in 0..6_000 {
+            let index = random(&mut state) as usize % words;
+            assert_eq!(load(&window, index), reference[index], "{mode:?}, step {step}, word {index}");
+            if random(&mut state).is_multiple_of(3) {
+                reference[index] = step;
+                store(&window, index, step);
+            }
+        }
+        for (index, expected) in reference.iter().enumerate().step_by(61) {
+            assert_eq!(load(&window, index), *expected, "{mode:?}, word {index}");
+        }
+        let stats = window.stats();
+        assert!(stats.left_dirty > 500 && stats.left > stats.left_dirty, "{mode:?}: {stats:?}");
+        assert!(stats.resident <= 64 && stats.flash_written > 500, "{mode:?}: {stats:?}");
+    }
+}
+
+#[test]
+fn threads_and_processes_share_a_window() {
+    let device = Device::start(256, 32, None);
+    let window = open(&device, FaultMode::InThread);
+    let mut children: Vec<_> = (0..2).map(|index| child(&format!("count {index}"), &device)).collect();
+    // Each thread, and each child, counts in words of its own; all of them lie in all pages.
+    std::thread::scope(|scope| {
+        for thread in 2..4 {
+            let window = &window;
+            scope.spawn(move || count(window, thread));
+        }
+    });
+    for child in &mut children {
+        assert!(child.wait().unwrap().success());
+    }
+    for page in 0..256 {
+        for user in 0..4 {
+            assert_eq!(load(&window, page * 512 + user), 20, "page {page}, user {user}");
+        }
+    }
+}
+
+/// Counts to 20 in a word of each page.
+fn count(window: &Window, user: usize) {
+    let mut state = user as u64;
+    let pages = window.len() / PAGE;
+    let mut left: Vec<(usize, u64)> = (0..pages).map(|page| (page, 0)).collect();
+    while !left.is_empty() {
+        let pick = random(&mut state) as usize % left.len();
+        let (page, done) = left[pick];
+        let index = page * 512 + user;
+        assert_eq!(load(window, index), done, "page {page} of user {user}");
+        store(window, index, done + 1);
+        left[pick].1 += 1;
+        if done + 1 == 20 {
+            left.swap_remove(pick);
+        }
+    }
+}
+
+/// Starts this test program again, to do something else.
+fn child(what: &str, device: &Device) -> std::process::Child {
+    child_command(what, device).spawn().unwrap()
+}
+
+fn child_command(what: &str, device: &Device) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["the_child", "--exact", "--nocapture"]).env(CHILD, what).env(CHILD_SOCKET, device.socket());
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    command
+}
+
+#[test]
+fn the_child() {
+    let Ok(what) = std::env::var(CHILD) else { return };
+    let socket = std::env::var_os(CHILD_SOCKET).unwrap();
+    let words: Vec<&str> = what.split(' ').collect();
+    let mode = match words.get(2) {
+        Some(&"Spinning") => FaultMode::Spinning,
+        Some(&"Sleeping") => FaultMode::Sleeping,
+        _ => FaultMode::InThread,
+    };
+    let window = Window::open(socket.as_ref(), &WindowOptions { mode, ..WindowOptions::default() });
+    let window = window.unwrap_or_else(|error| {
+        eprintln!("{error}");
+        std::process::exit(9);
+    });
+    match words[0] {
+        "count" => count(&window, words[1].parse().unwrap()),
+        "opens" => {}
+        "alarms" => touch_in_alarms(&window),
+        "load" => _ = load(&window, words[1].parse::<usize>().unwrap() * 512),
+        // Until it is killed, or the device is.
+        "churn" => {
+            let mut state = 5;
+            loop {
+                let index = random(&mut state) as usize % (window.len() / 8);
+                store(&window, index, index as u64 + 1);
+                assert_eq!(load(&window, index), index as u64 + 1);
+            }
+        }
+        other => panic!("{other}"),
+    }
+}
+
+fn await_end(child: &mut std::process::Child) -> std::process::ExitStatus {
+    let began = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        assert!(began.elapsed() < Duration::from_secs(20), "it hangs");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn a_program_whose_device_dies_gets_sigbus_and_a_message() {
+    for mode in MODES {
+        let mut device = Device::start(512, 64, None);
+        let mut program = child(&format!("churn 0 {mode:?}"), &device);
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(program.try_wait().unwrap().is_none(), "{mode:?}: it runs");
+        device.kill();
+        let status = await_end(&mut program);
+        assert_eq!(status.signal(), Some(libc::SIGBUS), "{mode:?}: {status}");
+        let mut said = String::new();
+        std::io::Read::read_to_string(&mut program.stderr.take().unwrap(), &mut said).unwrap();
+        assert!(said.contains("the device has died") && said.contains("test-device"), "{mode:?}: {said}");
+    }
+}
+
+#[test]
+fn a_program_that_is_killed_in_a_fault_leaves_the_device_whole() {
+    let device = Device::start(512, 64, None);
+    for round in 0..10 {
+        let mut program = child("churn 0", &device);
+        std::thread::sleep(Duration::from_millis(60 + round * 7));
+        program.kill().unwrap();
+        program.wait().unwrap();
+    }
+    // Whatever it stored is there, in whole words.
+    let window = open(&device, FaultMode::InThread);
+    let mut stored = 0;
+    for index in 0..window.len() / 8 {
+        let value = load(&window, index);
+        assert!(value == 0 || value == index as u64 + 1, "word {index} is {value}");
+        stored += u64::from(value != 0);
+    }
+    assert!(stored > 100, "{stored}");
+}
+
+#[test]
+fn a_page_that_the_flash_has_lost_is_reported() {
+    for mode in MODES {
+        let device = Device::start(512, 64, Some(9));
+        let window = open(&device, FaultMode::InThread);
+        store(&window, 9 * 512, 1);
+        window.evict(9..10).unwrap();
+        // The device lets it rot at its next turn.
+        std::thread::sleep(Duration::from_millis(20));
+        drop(window);
+        let mut program = child(&format!("load 9 {mode:?}"), &device);
+        let status = await_end(&mut program);
+        assert_eq!(status.signal(), Some(libc::SIGBUS), "{mode:?}: {status}");
+        let mut said = String::new();
+        std::io::Read::read_to_string(&mut program.stderr.take().unwrap(), &mut said).unwrap();
+        assert!(said.contains("cannot read a page") && said.contains("test-device"), "{mode:?}: {said}");
+        assert!(await_end(&mut child(&format!("load 8 {mode:?}"), &device)).success(), "{mode:?}: the others are well");
+    }
+}
+
+#[test]
+fn commands_do_what_they_say() {
+    let device = Device::start(512, 64, None);
+    let window = open(&device, FaultMode::InThread);
+    let report = window.prefetch(0..8).unwrap();
+    assert_eq!((report.done, report.idle, report.refused), (8, 0, 0));
+    let report = window.prefetch(4..12).unwrap();
+    assert_eq!((report.done, report.idle), (4, 4));
+    assert_eq!(window.stats().resident, 12);
+    assert_eq!(window.pin(0..4).unwrap().done, 4);
+    store(&window, 0, 77);
+    // A scan of the whole window leaves what is pinned.
+    (0..512).for_each(|page| _ = load(&window, page * 512));
+    assert_eq!(window.prefetch(0..4).unwrap().idle, 4, "what is pinned is there");
+    // The end of a command comes with the figures up to it.
+    let misses = window.stats().misses;
+    assert_eq!(load(&window, 0), 77);
+    let report = window.evict(0..12).unwrap();
+    assert_eq!((report.done, report.idle, report.refused), (0, 8, 4));
+    assert_eq!(window.unpin(0..12).unwrap().done, 4);
+    assert_eq!(window.evict(0..4).unwrap().done, 4);
+    assert_eq!(load(&window, 0), 77);
+    std::thread::sleep(Duration::from_millis(5));
+    assert_eq!(window.stats().misses, misses + 1);
+    assert_eq!(window.set_policy("sieve").unwrap().done, 1);
+    assert_eq!(load(&window, 0), 77);
+}
+
+#[test]
+fn what_cannot_be_done_is_refused() {
+    let device = Device::start(512, 64, None);
+    let open =
+        |bytes| Window::open(&device.socket(), &WindowOptions { bytes: Some(bytes), ..WindowOptions::default() });
+    assert!(matches!(open(513 * 4096).err(), Some(WindowError::TooLarge { bytes: 2_097_152, .. })));
+    let window = open(10 * 4096).unwrap();
+    assert_eq!(window.len(), 10 * 4096);
+    let refusal = |result| match result {
+        Err(WindowError::Command { refusal, .. }) => refusal,
+        other => panic!("{other:?}"),
+    };
+    // 16 pages may be pinned; the 17th undoes the others.
+    assert_eq!(refusal(window.pin(0..17)), Refusal::PinLimit { page: 16, max: 16 });
+    assert_eq!(window.unpin(0..17).unwrap().done, 0);
+    assert_eq!(window.pin(0..16).unwrap().done, 16);
+    assert_eq!(refusal(window.prefetch(510..513)), Refusal::OutOfRange { first: 510, end: 513 });
+    let backwards = std::ops::Range { start: 3, end: 2 };
+    assert_eq!(refusal(window.evict(backwards)), Refusal::OutOfRange { first: 3, end: 2 });
+    assert!(matches!(window.set_policy("nonsense"), Err(WindowError::NoPolicy(_))));
+    let nowhere = Window::open("/nonexistent/window.sock".as_ref(), &WindowOptions::default());
+    assert!(nowhere.err().unwrap().to_string().contains("is it running?"));
+}
+
+static BASE: AtomicUsize = AtomicUsize::new(0);
+static ALARMS: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn on_alarm(_: libc::c_int) {
+    let alarm = ALARMS.fetch_add(1, Ordering::Relaxed);
+    let page = alarm.wrapping_mul(0x9e37_79b1) % 512;
+    // SAFETY: a word of the window, which nobody else uses.
+    unsafe { (BASE.load(Ordering::Relaxed) as *mut u64).add(page * 512 + 1).write_volatile(1) };
+}
+
+/// Loads and stores at random, and in the handler of a timer, too.
+fn touch_in_alarms(window: &Window) {
+    BASE.store(window.as_ptr() as usize, Ordering::Relaxed);
+    let every = libc::timeval { tv_sec: 0, tv_usec: 300 };
+    let timer = libc::itimerval { it_interval: every, it_value: every };
+    // SAFETY: plain calls with live values; the handler does what a handler may.
+    unsafe {
+        libc::signal(libc::SIGALRM, on_alarm as *const () as usize);
+        libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut());
+    }
+    let mut state = 3;
+    while ALARMS.load(Ordering::Relaxed) < 1_000 {
+        let index = random(&mut state) as usize % 512 * 512;
+        store(window, index, load(window, index) + 1);
+    }
+    // At once, with everything as it is: an alarm may be under way in another thread.
+    // SAFETY: nothing has to be cleaned up.
+    unsafe { libc::_exit(0) };
+}
+
+#[test]
+fn a_signals_handler_may_touch_the_window_while_a_fault_waits() {
+    let device = Device::start(512, 32, None);
+    for mode in MODES {
+        let mut program = child(&format!("alarms 0 {mode:?}"), &device);
+        let status = await_end(&mut program);
+        let mut said = String::new();
+        std::io::Read::read_to_string(&mut program.stderr.take().unwrap(), &mut said).unwrap();
+        assert!(status.success(), "{mode:?}: {status}, {said}");
+    }
+}
+
+#[test]
+fn a_forked_child_does_not_have_the_window() {
+    let device = Device::start(512, 64, None);
+    for mode in [FaultMode::InThread, FaultMode::Sleeping] {
+        let window = open(&device, mode);
+        store(&window, 0, 5);
+        // SAFETY: the child touches one word and ends; it allocates nothing and takes no lock.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0);
+        if child == 0 {
+            // SAFETY: the access ends the child: what it would see is not its own.
+            unsafe {
+                window.as_ptr().read_volatile();
+                libc::_exit(0);
+            }
+        }
+        let mut status = 0;
+        // SAFETY: the child is ours and the pointer is to a live value.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV, "{mode:?}: {status:#x}");
+        assert_eq!(load(&window, 0), 5, "{mode:?}: the parent still has it");
+        assert_eq!(load(&window, 100 * 512), 0, "{mode:?}");
+    }
+}
+
+#[test]
+fn without_permission_the_remedy_is_said_and_faults_in_the_thread_work() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    const NOBODY: u32 = 65_534;
+    let setting = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").unwrap();
+    // SAFETY: a plain call.
+    if setting.trim() != "0" || unsafe { libc::geteuid() } != 0 {
+        eprintln!("not tested: it needs root, and a system that gives others no userfaultfd");
+        return;
+    }
+    let device = Device::start(512, 64, None);
+    let open_to_all = std::fs::Permissions::from_mode(0o777);
+    std::fs::set_permissions(device.socket(), open_to_all.clone()).unwrap();
+    std::fs::set_permissions(device.socket().parent().unwrap(), open_to_all).unwrap();
+    for (what, opens) in [("opens 0 Spinning", false), ("load 3 InThread", true)] {
+        // SAFETY: plain calls that may be made between fork and exec.
+        let become_nobody = || unsafe {
+            let done =
+                libc::setgroups(0, std::ptr::null()) == 0 && libc::setgid(NOBODY) == 0 && libc::setuid(NOBODY) == 0;
+            if done { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+        };
+        let mut command = child_command(what, &device);
+        // SAFETY: as above.
+        let mut program = unsafe { command.pre_exec(become_nobody) }.spawn().unwrap();
+        let status = await_end(&mut program);
+        let mut said = String::new();
+        std::io::Read::read_to_string(&mut program.stderr.take().unwrap(), &mut said).unwrap();
+        assert_eq!(status.success(), opens, "{what}: {status}, {said}");
+        assert!(opens || said.contains("vm.unprivileged_userfaultfd=1"), "{said}");
+    }
+}

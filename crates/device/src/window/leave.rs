@@ -1,0 +1,181 @@
+//! Victims are unmapped everywhere, and written to the flash if they are dirty.
+
+use std::collections::VecDeque;
+
+use osier_flash::Nanos;
+use osier_flash::page::{Outcome, Refused, Status};
+
+use super::planted::Bug;
+use super::{MAPPERS_MAX, Mapped, MapperId, Misuse, Output, Resident, Window};
+
+/// Most pages of one [`Output::Zap`]: as many as a message has room for.
+pub const ZAP_PAGES_MAX: usize = 7;
+
+/// A page that is leaving.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Leaving {
+    /// Who still maps it, as far as is known.
+    by: u64,
+    is_dirty: bool,
+    is_unmapped: bool,
+    /// The frame whose fill waits for it.
+    frame: Option<u32>,
+    /// The command that evicts it.
+    command: Option<u32>,
+}
+
+/// What one mapper has to unmap.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Zaps {
+    /// Not asked for yet.
+    pending: Vec<u64>,
+    /// Asked for and not acknowledged, in order.
+    asked: VecDeque<Vec<u64>>,
+}
+
+impl<R: Resident> Window<R> {
+    /// A page has lost its frame, to that of a fill if there is one.
+    pub(super) fn leave(&mut self, page: u64, was: Mapped, frame: Option<u32>, command: Option<u32>) {
+        self.leaving.insert(page, Leaving { by: was.by, is_dirty: was.is_dirty, is_unmapped: false, frame, command });
+        if was.by == 0 {
+            return self.unmapped(page);
+        }
+        for mapper in mappers(was.by) {
+            self.zaps[usize::from(mapper.0)].pending.push(page);
+            if self.zaps[usize::from(mapper.0)].pending.len() >= self.reserve.batch as usize {
+                self.send_zaps(mapper);
+            }
+        }
+    }
+
+    fn send_zaps(&mut self, mapper: MapperId) {
+        let zaps = &mut self.zaps[usize::from(mapper.0)];
+        let pending = std::mem::take(&mut zaps.pending);
+        for pages in pending.chunks(ZAP_PAGES_MAX) {
+            self.counts.zaps += pages.len() as u64;
+            zaps.asked.push_back(pages.to_vec());
+            let is_known = |page: &u64| self.leaving.get(page).is_some_and(|leaving| leaving.is_dirty);
+            let known = pages.iter().rev().fold(0, |known, page| known << 1 | u64::from(is_known(page)));
+            self.outputs.push_back(Output::Zap { mapper, pages: pages.to_vec(), known });
+        }
+    }
+
+    /// Somebody waits for a frame or for a page that is leaving: nothing is held back.
+    pub(super) fn send_all_zaps(&mut self) {
+        for mapper in mappers(self.attached) {
+            self.send_zaps(mapper);
+        }
+    }
+
+    /// A mapper has unmapped the pages of its oldest [`Output::Zap`], and then found those dirty whose bit is set, the
+    /// first page's lowest.
+    ///
+    /// # Errors
+    /// When it had nothing to unmap.
+    pub fn zapped(&mut self, now: Nanos, mapper: MapperId, dirty: u64) -> Result<(), Misuse> {
+        self.advance(now);
+        let zaps = self.zaps.get_mut(usize::from(mapper.0)).ok_or(Misuse::NotAttached(mapper))?;
+        let pages = zaps.asked.pop_front().ok_or(Misuse::NothingToZap(mapper))?;
+        for (index, page) in pages.into_iter().enumerate() {
+            self.acknowledged(mapper, page, dirty >> index & 1 == 1);
+        }
+        self.retry_blocked();
+        Ok(())
+    }
+
+    fn acknowledged(&mut self, mapper: MapperId, page: u64, is_dirty: bool) {
+        let (overwrites, early) = (self.has_bug(Bug::LastMapperDecides), self.has_bug(Bug::LeaveAtFirstAck));
+        let forgets = self.has_bug(Bug::ForgetDirty);
+        // Only of a planted bug a page may have left before.
+        let Some(leaving) = self.leaving.get_mut(&page).filter(|leaving| !leaving.is_unmapped) else { return };
+        leaving.by &= !mapper.bit();
+        leaving.is_dirty = (leaving.is_dirty && !overwrites) || (is_dirty && !forgets);
+        if leaving.by == 0 || early {
+            self.unmapped(page);
+        }
+    }
+
+    /// A mapper is gone: what it was to unmap is unmapped, and counts as dirty.
+    pub(super) fn abandon_zaps(&mut self, mapper: MapperId) {
+        let zaps = std::mem::take(&mut self.zaps[usize::from(mapper.0)]);
+        let is_dirty = !self.has_bug(Bug::DeadMappersPagesAreClean);
+        for page in zaps.asked.into_iter().flatten().chain(zaps.pending) {
+            self.acknowledged(mapper, page, is_dirty);
+        }
+    }
+
+    /// Nobody maps a page that is leaving.
+    fn unmapped(&mut self, page: u64) {
+        let Some(leaving) = self.leaving.get_mut(&page) else { unreachable!("the page is leaving") };
+        leaving.is_unmapped = true;
+        self.counts.left += 1;
+        if !leaving.is_dirty {
+            self.resident.left(page);
+            return self.drained(page);
+        }
+        self.counts.left_dirty += 1;
+        let copy = self.save(page);
+        self.resident.left(page);
+        if !self.unwritten.is_empty() || !self.write(page, copy) {
+            self.unwritten.push_back((page, copy));
+        }
+    }
+
+    /// Takes a copy of a page's bytes for the flash.
+    fn save(&mut self, page: u64) -> u64 {
+        let old = if self.has_bug(Bug::KeepOldCopy) { self.ftl.payload(page).ok().flatten() } else { None };
+        let old = old.map(|copy| *self.ftl.media().bytes(copy));
+        let resident = &mut self.resident;
+        self.ftl.media_mut().save(|bytes| match old {
+            Some(old) => *bytes = old,
+            None => resident.save(page, bytes),
+        })
+    }
+
+    /// Hands a page to the flash; `false` when too many wait there.
+    fn write(&mut self, page: u64, copy: u64) -> bool {
+        match self.ftl.write(self.now, page, 1, copy) {
+            Ok(Outcome::Done(_)) => self.written(page, Status::Ok),
+            Ok(Outcome::Waiting(id)) => _ = self.writes.insert(id, page),
+            Err(Refused::Busy) => return false,
+            Err(Refused::ReadOnly) => {
+                self.ftl.media_mut().forget(copy);
+                self.written(page, Status::ReadOnly);
+            }
+            Err(refused @ Refused::OutOfRange { .. }) => panic!("pages in the cache are in range: {refused}"),
+        }
+        true
+    }
+
+    pub(super) fn write_queue(&mut self) {
+        while let Some((page, copy)) = self.unwritten.front().copied() {
+            if !self.write(page, copy) {
+                break;
+            }
+            self.unwritten.pop_front();
+        }
+    }
+
+    /// The flash has the bytes of a page, or will never take them.
+    pub(super) fn written(&mut self, page: u64, status: Status) {
+        self.counts.dropped += u64::from(status != Status::Ok);
+        self.drained(page);
+    }
+
+    /// A page has left for good: its newest bytes are below the cache.
+    fn drained(&mut self, page: u64) {
+        let Some(leaving) = self.leaving.remove(&page) else { unreachable!("the page was leaving") };
+        self.cache.drained(page);
+        self.retry = true;
+        if let Some(frame) = leaving.frame {
+            self.frame_left(frame);
+        }
+        if let Some(command) = leaving.command {
+            self.command_page_left(command);
+        }
+    }
+}
+
+fn mappers(bits: u64) -> impl Iterator<Item = MapperId> {
+    (0..MAPPERS_MAX as u8).map(MapperId).filter(move |mapper| bits & mapper.bit() != 0)
+}

@@ -1,0 +1,205 @@
+//! The flash in memory, with the bytes of its pages: what the page-mapped FTL programs and erases.
+//!
+//! A unit of the FTL names its bytes by a *copy*, the number that [`ByteMedia::save`] gave out. A relocated unit names
+//! the copy of its original, so collection moves no bytes; a copy is free again when no slot names it any more.
+//!
+//! Invariants:
+//! - a copy is counted once for each programmed unit that names it, and once from [`ByteMedia::save`] until it is first
+//!   programmed;
+//! - copy 0 is of nothing: units name it whose bytes were lost, and pages of the map;
+//! - a copy has the checksum of its bytes as they were saved, so that damage is found by whoever reads it.
+
+use osier_flash::page::{PageFtlConfig, PageMedia, Record, SlotState, Unit};
+
+use super::PAGE_BYTES;
+
+/// The bytes of a page.
+pub type PageBytes = [u8; PAGE_BYTES];
+
+/// Pages that are taken from the system's memory at a time: enough for pages of 2 MiB, where the system has them.
+const CHUNK_PAGES: usize = 1024;
+
+/// What is kept of a copy beside its bytes.
+#[derive(Debug, Clone, Copy, Default)]
+struct Copy {
+    /// Units that name it.
+    count: u32,
+    /// It was saved and never programmed.
+    is_fresh: bool,
+    checksum: u32,
+}
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub struct ByteMedia {
+    slots: Vec<SlotState>,
+    stripes: usize,
+    chunks: Vec<Box<[PageBytes]>>,
+    copies: Vec<Copy>,
+    free: Vec<u32>,
+}
+
+impl ByteMedia {
+    /// Erased flash of this shape.
+    #[must_use]
+    pub fn new(config: &PageFtlConfig) -> ByteMedia {
+        let planes = if config.timing.multi_plane { config.shape.planes_per_die } else { 1 };
+        let slots = config.shape.units() / u64::from(config.shape.units_per_page() * planes);
+        ByteMedia {
+            slots: vec![SlotState::Erased; slots as usize],
+            stripes: (config.shape.planes() / planes) as usize,
+            chunks: Vec::new(),
+            copies: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+
+    /// Copies that hold bytes now.
+    #[must_use]
+    pub fn copies(&self) -> u64 {
+        (self.copies.len().saturating_sub(self.free.len() + 1)) as u64
+    }
+
+    /// Takes the bytes of a page that is about to be written; the number is the payload of the write.
+    pub fn save(&mut self, fill: impl FnOnce(&mut PageBytes)) -> u64 {
+        if self.free.is_empty() {
+            let first = self.copies.len() as u32;
+            self.chunks.push(vec![[0; PAGE_BYTES]; CHUNK_PAGES].into_boxed_slice());
+            self.copies.resize(self.copies.len() + CHUNK_PAGES, Copy::default());
+            self.free.extend((first.max(1)..first + CHUNK_PAGES as u32).rev());
+            self.copies[0].count = self.copies[0].count.max(1);
+        }
+        let Some(number) = self.free.pop() else { unreachable!("copies were just added") };
+        let bytes = &mut self.chunks[number as usize / CHUNK_PAGES][number as usize % CHUNK_PAGES];
+        fill(bytes);
+        self.copies[number as usize] = Copy { count: 1, is_fresh: true, checksum: crc32c::crc32c(bytes) };
+        u64::from(number)
+    }
+
+    /// The bytes of a copy, as they are now.
+    #[must_use]
+    pub fn bytes(&self, copy: u64) -> &PageBytes {
+        &self.chunks[copy as usize / CHUNK_PAGES][copy as usize % CHUNK_PAGES]
+    }
+
+    /// Whether they are what was saved.
+    #[must_use]
+    pub fn is_whole(&self, copy: u64) -> bool {
+        copy > 0 && crc32c::crc32c(self.bytes(copy)) == self.copies[copy as usize].checksum
+    }
+
+    /// A copy that was saved is not going to be programmed.
+    pub fn forget(&mut self, copy: u64) {
+        assert!(self.copies[copy as usize].is_fresh, "copy {copy} was programmed, or never saved");
+        self.copies[copy as usize] = Copy::default();
+        self.free.push(copy as u32);
+    }
+
+    /// Flips a bit of a copy, as flash that rots.
+    pub fn flip_bit(&mut self, copy: u64, byte: usize, bit: u32) {
+        let bytes = &mut self.chunks[copy as usize / CHUNK_PAGES][copy as usize % CHUNK_PAGES];
+        bytes[byte] ^= 1 << bit;
+    }
+
+    /// Frees copies that no slot names: those that were saved and not programmed when power was lost.
+    pub fn sweep(&mut self) {
+        if self.copies.is_empty() {
+            return;
+        }
+        let mut counts = vec![0_u32; self.copies.len()];
+        counts[0] = 1;
+        for slot in &self.slots {
+            for unit in units_of(slot) {
+                counts[unit.payload as usize] += 1;
+            }
+        }
+        self.free.clear();
+        for (number, count) in counts.into_iter().enumerate().rev() {
+            self.copies[number].count = count;
+            self.copies[number].is_fresh = false;
+            if count == 0 {
+                self.free.push(number as u32);
+            }
+        }
+    }
+
+    fn hold(&mut self, units: &[Unit]) {
+        for unit in units {
+            let copy = &mut self.copies[unit.payload as usize];
+            if copy.is_fresh {
+                copy.is_fresh = false;
+            } else {
+                copy.count += 1;
+            }
+        }
+    }
+
+    /// A slot holds something else from now on.
+    fn replace(&mut self, slot: usize, state: SlotState) {
+        let was = std::mem::replace(&mut self.slots[slot], state);
+        for unit in units_of(&was) {
+            let copy = &mut self.copies[unit.payload as usize];
+            copy.count -= 1;
+            if copy.count == 0 {
+                self.free.push(unit.payload as u32);
+            }
+        }
+    }
+}
+
+fn units_of(slot: &SlotState) -> &[Unit] {
+    match slot {
+        SlotState::Whole { record: Record::Data { units, .. }, .. } => units,
+        _ => &[],
+    }
+}
+
+impl PageMedia for ByteMedia {
+    const KEEPS: bool = true;
+
+    fn program(&mut self, slot: u32, life: u64, record: Record) {
+        let state = SlotState::Whole { life, record };
+        if self.slots[slot as usize] == SlotState::Dead {
+            return;
+        }
+        assert_eq!(self.slots[slot as usize], SlotState::Erased, "slot {slot} is programmed without an erase");
+        self.hold(units_of(&state));
+        self.slots[slot as usize] = state;
+    }
+
+    fn erase(&mut self, first: u32, stripes: u32, count: u32) {
+        for slot in (0..count).map(|row| (first + row * stripes) as usize) {
+            if self.slots[slot] != SlotState::Dead {
+                self.replace(slot, SlotState::Erased);
+            }
+        }
+    }
+
+    fn slot(&self, slot: u32) -> SlotState {
+        self.slots[slot as usize].clone()
+    }
+
+    fn unit(&self, slot: u32, index: usize) -> Option<Unit> {
+        units_of(&self.slots[slot as usize]).get(index).copied()
+    }
+
+    fn cut_program(&mut self, slot: u32, _life: u64, _record: Option<Record>) {
+        if self.slots[slot as usize] != SlotState::Dead {
+            self.replace(slot as usize, SlotState::Torn);
+        }
+    }
+
+    fn cut_erase(&mut self, first: u32, stripes: u32, count: u32) {
+        for slot in (0..count).map(|row| (first + row * stripes) as usize) {
+            if self.slots[slot] != SlotState::Dead {
+                self.replace(slot, SlotState::Torn);
+            }
+        }
+    }
+
+    fn lose_stripe(&mut self, stripe: u32) {
+        for slot in (stripe as usize..self.slots.len()).step_by(self.stripes) {
+            self.replace(slot, SlotState::Dead);
+        }
+    }
+}

@@ -1,0 +1,352 @@
+//! What a mapper and the device say to each other: entries of a ring, and the two lines of a lane.
+//!
+//! A *lane* carries one fault at a time. The mapper writes page and time into its line and then the fault's number;
+//! the device writes the answer into the other line and then the same number. Everything else goes over two rings of
+//! entries of eight words, whose first word has the kind in bits 56 to 62.
+
+use std::ops::Range;
+
+use osier_cache::{CommandError as CacheError, POLICIES};
+
+use super::control::{CommandError, Report};
+use super::leave::ZAP_PAGES_MAX;
+use super::{Command, Grant};
+
+/// An entry of a ring, or a line of a lane.
+pub type Words = [u64; 8];
+
+/// Version of what follows; both sides must have the same.
+pub const VERSION: u64 = 1;
+/// Lanes of a mapper: faults that it may have under way.
+pub const LANES: usize = 64;
+/// Bytes of a lane: the mapper's line and the device's.
+pub const LANE_BYTES: u64 = 128;
+/// Entries of each ring.
+pub const RING_ENTRIES: usize = 1024;
+
+const KIND_SHIFT: u32 = 56;
+const TAG_MASK: u64 = u32::MAX as u64;
+const ZAP: u64 = 1;
+const DONE: u64 = 2;
+const ACKNOWLEDGE: u64 = 3;
+const DETACH: u64 = 4;
+const PREFETCH: u64 = 5;
+const PIN: u64 = 6;
+const UNPIN: u64 = 7;
+const EVICT: u64 = 8;
+const POLICY: u64 = 9;
+
+/// The mapper's line of a lane, beside the number in word 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// The page.
+    pub page: u64,
+    /// Whether the access stores.
+    pub is_store: bool,
+    /// When it faulted, by the monotonic clock.
+    pub at_ns: u64,
+}
+
+impl Ask {
+    /// The line, without its number.
+    #[must_use]
+    pub fn encode(&self) -> Words {
+        [0, self.page, u64::from(self.is_store), self.at_ns, 0, 0, 0, 0]
+    }
+
+    /// What a line says.
+    #[must_use]
+    pub fn decode(words: &Words) -> Ask {
+        Ask { page: words[1], is_store: words[2] & 1 == 1, at_ns: words[3] }
+    }
+}
+
+/// The device's line of a lane, beside the number in word 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// When the page may be mapped, by the monotonic clock.
+    pub due_ns: u64,
+    /// As what.
+    pub grant: Grant,
+    /// When the device took the fault, and when it had answered: what is lost on the way, and what in the device.
+    pub taken_ns: u64,
+    /// See above.
+    pub answered_ns: u64,
+}
+
+impl Reply {
+    /// The line, without its number.
+    #[must_use]
+    pub fn encode(&self) -> Words {
+        let grant = match self.grant {
+            Grant::Writable => 1,
+            Grant::Armed => 2,
+            Grant::Lost => 3,
+            Grant::NoSuchPage => 4,
+        };
+        [0, self.due_ns, grant, self.taken_ns, self.answered_ns, 0, 0, 0]
+    }
+
+    /// What a line says; nothing if it says nothing that there is.
+    #[must_use]
+    pub fn decode(words: &Words) -> Option<Reply> {
+        let grant = match words[2] {
+            1 => Grant::Writable,
+            2 => Grant::Armed,
+            3 => Grant::Lost,
+            4 => Grant::NoSuchPage,
+            _ => return None,
+        };
+        Some(Reply { due_ns: words[1], grant, taken_ns: words[3], answered_ns: words[4] })
+    }
+}
+
+/// What the device says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToMapper {
+    /// Unmap these pages, look at those that are not `known` to be dirty, and acknowledge.
+    Zap {
+        /// How many of `pages`.
+        count: usize,
+        /// The pages.
+        pages: [u64; ZAP_PAGES_MAX],
+        /// A bit each.
+        known: u64,
+    },
+    /// A command has ended.
+    Done {
+        /// Which.
+        tag: u32,
+        /// What came of it.
+        result: Result<Report, Refusal>,
+    },
+}
+
+/// Why a command was not done, as far as a message says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Beyond the end.
+    #[error("pages {first} to {end} are not all in the window")]
+    OutOfRange {
+        /// First page.
+        first: u64,
+        /// One past the last.
+        end: u64,
+    },
+    /// Too many commands wait.
+    #[error("as many commands wait as may; try again when one has ended")]
+    TooMany,
+    /// As many pages are pinned as may be; this command has pinned none.
+    #[error("page {page} cannot be pinned: {max} pages are, which is the most; unpin some, or pin fewer")]
+    PinLimit {
+        /// The page.
+        page: u64,
+        /// The limit.
+        max: u64,
+    },
+    /// Too few frames are left for other pages; this command has pinned none.
+    #[error("page {page} cannot be pinned: no frame would be left for other pages; unpin some, or pin fewer")]
+    NoFrame {
+        /// The page.
+        page: u64,
+    },
+    /// The flash has lost a page.
+    #[error("page {page} cannot be pinned: the flash has lost its bytes; restore them from a copy")]
+    Lost {
+        /// The page.
+        page: u64,
+    },
+    /// The device does not know the command, or what it names.
+    #[error("the device does not know the command or the policy; is it of the same version?")]
+    Unknown,
+}
+
+impl From<&CommandError> for Refusal {
+    fn from(error: &CommandError) -> Refusal {
+        match *error {
+            CommandError::OutOfRange { first, end, .. } => Refusal::OutOfRange { first, end },
+            CommandError::TooMany => Refusal::TooMany,
+            CommandError::Cache(CacheError::PinLimit { page, max }) => Refusal::PinLimit { page, max: max.into() },
+            CommandError::Cache(CacheError::SetPinned { page } | CacheError::PinCount { page, .. })
+            | CommandError::NoFrame { page } => Refusal::NoFrame { page },
+            CommandError::Lost { page } => Refusal::Lost { page },
+            CommandError::Cache(_) | CommandError::Policy(_) => Refusal::Unknown,
+        }
+    }
+}
+
+impl ToMapper {
+    /// The entry.
+    ///
+    /// # Panics
+    /// When a zap names more pages than an entry has room for.
+    #[must_use]
+    pub fn encode(&self) -> Words {
+        let mut words = [0; 8];
+        match self {
+            ToMapper::Zap { count, pages, known } => {
+                words[0] = ZAP << KIND_SHIFT | known << 8 | *count as u64;
+                words[1..].copy_from_slice(pages);
+            }
+            ToMapper::Done { tag, result } => {
+                words[0] = DONE << KIND_SHIFT | u64::from(*tag);
+                let (code, a, b) = match *result {
+                    Ok(Report { done, idle, refused }) => {
+                        words[4] = refused;
+                        (0, done, idle)
+                    }
+                    Err(Refusal::OutOfRange { first, end }) => (1, first, end),
+                    Err(Refusal::TooMany) => (2, 0, 0),
+                    Err(Refusal::PinLimit { page, max }) => (3, page, max),
+                    Err(Refusal::NoFrame { page }) => (4, page, 0),
+                    Err(Refusal::Lost { page }) => (5, page, 0),
+                    Err(Refusal::Unknown) => (6, 0, 0),
+                };
+                (words[1], words[2], words[3]) = (code, a, b);
+            }
+        }
+        words
+    }
+
+    /// What an entry says; nothing if it says nothing that there is.
+    #[must_use]
+    pub fn decode(words: &Words) -> Option<ToMapper> {
+        match words[0] >> KIND_SHIFT {
+            ZAP => {
+                let count = (words[0] & 0xff) as usize;
+                let pages = words[1..].try_into().ok()?;
+                (count <= ZAP_PAGES_MAX).then_some(ToMapper::Zap { count, pages, known: words[0] >> 8 & 0xff })
+            }
+            DONE => {
+                let (a, b) = (words[2], words[3]);
+                let result = match words[1] {
+                    0 => Ok(Report { done: a, idle: b, refused: words[4] }),
+                    1 => Err(Refusal::OutOfRange { first: a, end: b }),
+                    2 => Err(Refusal::TooMany),
+                    3 => Err(Refusal::PinLimit { page: a, max: b }),
+                    4 => Err(Refusal::NoFrame { page: a }),
+                    5 => Err(Refusal::Lost { page: a }),
+                    _ => Err(Refusal::Unknown),
+                };
+                Some(ToMapper::Done { tag: (words[0] & TAG_MASK) as u32, result })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// What a mapper says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToDevice {
+    /// The oldest zap is done; a bit for each page that was found dirty.
+    Acknowledge {
+        /// The bits.
+        dirty: u64,
+    },
+    /// Nothing is mapped any more, and nothing will be.
+    Detach,
+    /// A command, and the mapper's name for it.
+    Command(u32, Command),
+}
+
+impl ToDevice {
+    /// The entry; nothing for a policy that has no number.
+    #[must_use]
+    pub fn encode(&self) -> Option<Words> {
+        let mut words = [0; 8];
+        let (kind, low) = match self {
+            ToDevice::Acknowledge { dirty } => (ACKNOWLEDGE, *dirty),
+            ToDevice::Detach => (DETACH, 0),
+            ToDevice::Command(tag, command) => {
+                let kind = match command {
+                    Command::Prefetch(_) => PREFETCH,
+                    Command::Pin(_) => PIN,
+                    Command::Unpin(_) => UNPIN,
+                    Command::Evict(_) => EVICT,
+                    Command::Policy { .. } => POLICY,
+                };
+                match command {
+                    Command::Prefetch(pages) | Command::Pin(pages) | Command::Unpin(pages) | Command::Evict(pages) => {
+                        (words[1], words[2]) = (pages.start, pages.end);
+                    }
+                    Command::Policy { name, .. } => {
+                        words[1] = POLICIES.iter().position(|policy| policy.name == name)? as u64;
+                    }
+                }
+                (kind, u64::from(*tag))
+            }
+        };
+        words[0] = kind << KIND_SHIFT | low;
+        Some(words)
+    }
+
+    /// What an entry says; the tag of a command that is none, if it has one.
+    ///
+    /// # Errors
+    /// The tag, to be answered with [`Refusal::Unknown`].
+    pub fn decode(words: &Words) -> Result<ToDevice, u32> {
+        let tag = (words[0] & TAG_MASK) as u32;
+        let pages: Range<u64> = words[1]..words[2];
+        let command = match words[0] >> KIND_SHIFT {
+            ACKNOWLEDGE => return Ok(ToDevice::Acknowledge { dirty: words[0] & 0xff }),
+            DETACH => return Ok(ToDevice::Detach),
+            PREFETCH => Command::Prefetch(pages),
+            PIN => Command::Pin(pages),
+            UNPIN => Command::Unpin(pages),
+            EVICT => Command::Evict(pages),
+            POLICY => {
+                let policy = usize::try_from(words[1]).ok().and_then(|index| POLICIES.get(index)).ok_or(tag)?;
+                Command::Policy { name: policy.name.to_owned(), parameters: Default::default() }
+            }
+            _ => return Err(tag),
+        };
+        Ok(ToDevice::Command(tag, command))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_what_they_were() {
+        let report = Report { done: 7, idle: 8, refused: 9 };
+        let refusals = [
+            Refusal::OutOfRange { first: 1, end: 2 },
+            Refusal::TooMany,
+            Refusal::PinLimit { page: 3, max: 4 },
+            Refusal::NoFrame { page: 5 },
+            Refusal::Lost { page: 6 },
+            Refusal::Unknown,
+        ];
+        let results = refusals.into_iter().map(Err).chain([Ok(report)]);
+        let dones = results.map(|result| ToMapper::Done { tag: u32::MAX, result });
+        for message in dones.chain([ToMapper::Zap { count: 7, pages: [1, 2, 3, 4, 5, 6, u64::MAX], known: 0x55 }]) {
+            assert_eq!(ToMapper::decode(&message.encode()), Some(message));
+        }
+        let policy = Command::Policy { name: "sieve".to_owned(), parameters: Default::default() };
+        let commands =
+            [Command::Prefetch(1..2), Command::Pin(3..4), Command::Unpin(5..6), Command::Evict(7..8), policy];
+        let commands = commands.into_iter().map(|command| ToDevice::Command(u32::MAX, command));
+        for message in commands.chain([ToDevice::Detach, ToDevice::Acknowledge { dirty: 0x7f }]) {
+            let words = message.encode().unwrap();
+            assert_eq!(words[0] >> 63, 0, "the bit belongs to the ring");
+            assert_eq!(ToDevice::decode(&words), Ok(message));
+        }
+        for grant in [Grant::Writable, Grant::Armed, Grant::Lost, Grant::NoSuchPage] {
+            let reply = Reply { due_ns: u64::MAX, grant, taken_ns: 3, answered_ns: 4 };
+            assert_eq!(Reply::decode(&reply.encode()), Some(reply));
+        }
+        let ask = Ask { page: 5, is_store: true, at_ns: 6 };
+        assert_eq!(Ask::decode(&ask.encode()), ask);
+    }
+
+    #[test]
+    fn what_is_no_message_is_told_apart() {
+        assert_eq!(ToDevice::decode(&[0; 8]), Err(0));
+        assert_eq!(ToDevice::decode(&[POLICY << KIND_SHIFT | 3, 1 << 40, 0, 0, 0, 0, 0, 0]), Err(3));
+        assert_eq!(ToMapper::decode(&[ZAP << KIND_SHIFT | 8, 0, 0, 0, 0, 0, 0, 0]), None);
+        assert_eq!(ToMapper::decode(&[0x7f << KIND_SHIFT, 0, 0, 0, 0, 0, 0, 0]), None);
+        assert_eq!(Reply::decode(&[0; 8]), None);
+    }
+}

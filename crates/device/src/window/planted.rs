@@ -1,0 +1,35 @@
+//! Known bugs that a test can plant, to prove that its checks would find them.
+
+/// A bug that somebody could have written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(any(test, feature = "planted")), allow(dead_code))]
+pub enum Bug {
+    /// A page that a mapper found dirty leaves as a clean one.
+    ForgetDirty,
+    /// Of several mappers only the last to acknowledge says whether a page is dirty.
+    LastMapperDecides,
+    /// A page has left when the first of its mappers has acknowledged.
+    LeaveAtFirstAck,
+    /// The pages of a mapper that died are taken for clean.
+    DeadMappersPagesAreClean,
+    /// A page is answered before what was in its frame has left.
+    AnswerBeforeLeft,
+    /// A page that is written to the flash takes the bytes of the write before.
+    KeepOldCopy,
+    /// A damaged page of the flash is handed out.
+    ReadDamaged,
+}
+
+impl Bug {
+    /// All of them.
+    #[cfg(any(test, feature = "planted"))]
+    pub const ALL: [Bug; 7] = [
+        Bug::ForgetDirty,
+        Bug::LastMapperDecides,
+        Bug::LeaveAtFirstAck,
+        Bug::DeadMappersPagesAreClean,
+        Bug::AnswerBeforeLeft,
+        Bug::KeepOldCopy,
+        Bug::ReadDamaged,
+    ];
+}

@@ -1,0 +1,496 @@
+//! The window beside plain memory: mappers that load and store at random, slow to map, slow to unmap, and killed.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use osier_cache::SplitMix64;
+use osier_flash::page::Outcome;
+
+use super::*;
+use crate::profile::{Profile, parse_override};
+
+/// What a page's memory holds when the page has left: nobody may see it.
+const GARBAGE: u8 = 0xdb;
+const MAPPERS: usize = 3;
+const THREADS: usize = 2;
+/// Bytes of each page that are looked at.
+const OFFSETS: [usize; 3] = [0, 1777, 4095];
+
+struct Memory {
+    pages: Vec<PageBytes>,
+    /// Every version of each page that was saved for the flash, by the bytes that are looked at.
+    saved: Vec<Vec<[u8; 3]>>,
+}
+
+impl Memory {
+    fn new(pages: u64) -> Memory {
+        Memory { pages: vec![[GARBAGE; PAGE_BYTES]; pages as usize], saved: vec![vec![[0; 3]]; pages as usize] }
+    }
+
+    fn looked_at(&self, page: u64) -> [u8; 3] {
+        OFFSETS.map(|offset| self.pages[page as usize][offset])
+    }
+}
+
+impl Resident for Memory {
+    fn load(&mut self, page: u64, bytes: Option<&PageBytes>) {
+        self.pages[page as usize] = bytes.copied().unwrap_or([0; PAGE_BYTES]);
+    }
+
+    fn save(&mut self, page: u64, bytes: &mut PageBytes) {
+        *bytes = self.pages[page as usize];
+        let version = self.looked_at(page);
+        self.saved[page as usize].push(version);
+    }
+
+    fn left(&mut self, page: u64) {
+        self.pages[page as usize].fill(GARBAGE);
+    }
+}
+
+fn config(pages: u64, frames: u32, eviction: &str) -> ModelConfig {
+    let overrides = [
+        "geometry.channels=2",
+        "geometry.chips_per_channel=1",
+        "geometry.dies_per_chip=1",
+        "geometry.blocks_per_plane=32",
+        "geometry.pages_per_block=8",
+        "ftl.over_provisioning_permille=300",
+        "ftl.collection.moves_max=2",
+        "cache.pinned_pages_max=3",
+    ];
+    let mut overrides: Vec<_> = overrides.iter().map(|text| parse_override(text).unwrap()).collect();
+    overrides.push(parse_override(&format!("cache.size={{bytes={}}}", u64::from(frames) * 4096)).unwrap());
+    overrides.push(parse_override(&format!("cache.eviction=\"{eviction}\"")).unwrap());
+    let text = Profile::built_in_text("cylon").unwrap();
+    Profile::parse_with("cylon", text, &overrides).unwrap().model(Some(pages * 4096)).unwrap()
+}
+
+/// Why a run failed.
+#[derive(Debug)]
+struct Wrong(String);
+
+#[derive(Clone, Copy, Debug)]
+struct Access {
+    page: u64,
+    offset: usize,
+    store: Option<u8>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Thread {
+    Idle,
+    Faulted(Access),
+    Answered(Access, Nanos, Grant),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pte {
+    is_dirty: bool,
+}
+
+#[derive(Debug, Default)]
+struct Process {
+    id: Option<MapperId>,
+    ptes: BTreeMap<u64, Pte>,
+    zaps: VecDeque<(Vec<u64>, u64)>,
+    /// Of the planted bug: what was found before the first of `zaps` was unmapped.
+    scanned: Option<u64>,
+    acks: VecDeque<u64>,
+}
+
+struct World {
+    config: ModelConfig,
+    window: Window<Memory>,
+    now: Nanos,
+    random: SplitMix64,
+    processes: [Process; MAPPERS],
+    threads: [[Thread; THREADS]; MAPPERS],
+    reference: Vec<[u8; 3]>,
+    frames: u64,
+    scan_first: bool,
+    accesses: u64,
+    kills: u64,
+    commands: BTreeSet<u32>,
+}
+
+impl World {
+    fn new(seed: u64, bug: Option<Bug>) -> World {
+        let mut random = SplitMix64::new(seed);
+        let frames = 12 + random.below(20) as u32;
+        let pages = u64::from(frames) * (2 + random.below(3));
+        let eviction = ["fifo", "lru", "clock", "s3-fifo", "sieve"][random.below(5) as usize];
+        let reserve = Reserve { frames: 1 + random.below(6) as u32, batch: 1 };
+        let reserve = Reserve { batch: 1 + random.below(u64::from(reserve.frames)) as u32, ..reserve };
+        let config = config(pages, frames, eviction);
+        let mut window = Window::new(&config, reserve, seed, Memory::new(pages)).unwrap();
+        if let Some(bug) = bug {
+            window.plant(bug);
+        }
+        let mut world = World {
+            config,
+            window,
+            now: Nanos::ZERO,
+            random,
+            processes: Default::default(),
+            threads: [[Thread::Idle; THREADS]; MAPPERS],
+            reference: vec![[0; 3]; pages as usize],
+            frames: frames.into(),
+            scan_first: false,
+            accesses: 0,
+            kills: 0,
+            commands: BTreeSet::new(),
+        };
+        for process in 0..MAPPERS {
+            world.processes[process].id = Some(world.window.attach().unwrap());
+        }
+        world
+    }
+
+    fn access(&mut self, process: usize, access: Access) -> Result<bool, Wrong> {
+        let Some(pte) = self.processes[process].ptes.get_mut(&access.page) else { return Ok(false) };
+        let place = OFFSETS.iter().position(|offset| *offset == access.offset).unwrap();
+        let byte = &mut self.window.resident_mut().pages[access.page as usize][access.offset];
+        let wanted = &mut self.reference[access.page as usize][place];
+        if byte != wanted {
+            return Err(Wrong(format!("{access:?} by {process} found {byte:#x}, stored was {wanted:#x}")));
+        }
+        if let Some(value) = access.store {
+            (*byte, *wanted) = (value, value);
+            pte.is_dirty = true;
+        }
+        self.accesses += 1;
+        Ok(true)
+    }
+
+    fn begin(&mut self, process: usize, thread: usize, access: Access) -> Result<(), Wrong> {
+        if self.access(process, access)? {
+            self.threads[process][thread] = Thread::Idle;
+            return Ok(());
+        }
+        let Some(mapper) = self.processes[process].id else { return Ok(()) };
+        self.threads[process][thread] = Thread::Faulted(access);
+        let fault = Fault { mapper, lane: thread as u16, page: access.page, is_store: access.store.is_some() };
+        self.window.fault(self.now, fault).map_err(|misuse| Wrong(misuse.to_string()))
+    }
+
+    fn run_thread(&mut self, process: usize, thread: usize) -> Result<(), Wrong> {
+        match self.threads[process][thread] {
+            Thread::Idle => {
+                let page = self.random.below(self.reference.len() as u64);
+                let page = if self.random.below(2) == 0 { page } else { page / 4 };
+                let offset = OFFSETS[self.random.below(3) as usize];
+                let store = (self.random.below(3) == 0).then(|| self.random.below(256) as u8);
+                self.begin(process, thread, Access { page, offset, store })
+            }
+            Thread::Answered(access, due, grant) if due <= self.now => {
+                let is_dirty = match grant {
+                    Grant::Writable => true,
+                    Grant::Armed => false,
+                    Grant::Lost | Grant::NoSuchPage => return Err(Wrong(format!("{access:?}: {grant:?}"))),
+                };
+                // What another thread has mapped meanwhile stays as it is.
+                self.processes[process].ptes.entry(access.page).or_insert(Pte { is_dirty });
+                self.begin(process, thread, access)
+            }
+            Thread::Faulted(_) | Thread::Answered(..) => Ok(()),
+        }
+    }
+
+    fn take_outputs(&mut self) {
+        let mut outputs = Vec::new();
+        self.window.poll(self.now, &mut outputs);
+        for output in outputs {
+            let index = self.processes.iter().position(|process| process.id == Some(output.mapper())).unwrap();
+            match output {
+                Output::Answer { lane, due, grant, page, .. } => {
+                    let thread = &mut self.threads[index][usize::from(lane)];
+                    let Thread::Faulted(access) = *thread else { panic!("{thread:?} was answered") };
+                    assert_eq!(access.page, page);
+                    *thread = Thread::Answered(access, due, grant);
+                }
+                Output::Zap { pages, known, .. } => self.processes[index].zaps.push_back((pages, known)),
+                Output::Done { tag, .. } => assert!(self.commands.remove(&tag), "command {tag} ends once"),
+            }
+        }
+    }
+
+    /// Unmaps the pages of the oldest zap, unless a page of it is just being mapped.
+    fn unmap(&mut self, index: usize) {
+        let process = &mut self.processes[index];
+        let Some((pages, known)) = process.zaps.front().cloned() else { return };
+        let is_mapping =
+            |thread: &Thread| matches!(thread, Thread::Answered(access, ..) if pages.contains(&access.page));
+        if self.threads[index].iter().any(is_mapping) {
+            return;
+        }
+        let scan = |ptes: &BTreeMap<u64, Pte>| {
+            let is_dirty = |page: &u64| ptes.get(page).is_some_and(|pte| pte.is_dirty);
+            let found = pages.iter().rev().fold(0, |found, page| found << 1 | u64::from(is_dirty(page)));
+            found & !known
+        };
+        if self.scan_first && process.scanned.is_none() {
+            process.scanned = Some(scan(&process.ptes));
+            return;
+        }
+        let found = process.scanned.take().unwrap_or_else(|| scan(&process.ptes));
+        process.zaps.pop_front();
+        for page in &pages {
+            process.ptes.remove(page);
+        }
+        process.acks.push_back(found);
+    }
+
+    fn acknowledge(&mut self, index: usize) -> Result<(), Wrong> {
+        let process = &mut self.processes[index];
+        let (Some(mapper), Some(found)) = (process.id, process.acks.pop_front()) else { return Ok(()) };
+        self.window.zapped(self.now, mapper, found).map_err(|misuse| Wrong(misuse.to_string()))
+    }
+
+    fn kill(&mut self, index: usize) {
+        self.kills += 1;
+        let old = std::mem::take(&mut self.processes[index]);
+        self.window.detach(self.now, old.id.unwrap());
+        self.threads[index] = [Thread::Idle; THREADS];
+        self.commands.retain(|tag| *tag as usize % 8 != index);
+        self.processes[index].id = Some(self.window.attach().unwrap());
+    }
+
+    fn command(&mut self, index: usize) {
+        let first = self.random.below(self.reference.len() as u64);
+        let pages = first..(first + self.random.below(5)).min(self.reference.len() as u64);
+        let command = match self.random.below(5) {
+            0 => Command::Prefetch(pages),
+            1 => Command::Pin(pages),
+            2 => Command::Unpin(pages),
+            3 => Command::Evict(pages),
+            _ => Command::Policy { name: "sieve".to_owned(), parameters: BTreeMap::new() },
+        };
+        let tag = self.accesses as u32 * 8 + index as u32;
+        let mapper = self.processes[index].id.unwrap();
+        if self.commands.insert(tag) {
+            self.window.command(self.now, mapper, tag, command).unwrap();
+        }
+    }
+
+    fn check(&self) -> Result<(), Wrong> {
+        let mapped: BTreeSet<u64> = self.processes.iter().flat_map(|process| process.ptes.keys()).copied().collect();
+        if mapped.len() as u64 > self.frames {
+            return Err(Wrong(format!("{} pages are mapped, of {} frames", mapped.len(), self.frames)));
+        }
+        Ok(())
+    }
+
+    fn step(&mut self) -> Result<(), Wrong> {
+        let index = self.random.below(MAPPERS as u64) as usize;
+        let thread = self.random.below(THREADS as u64) as usize;
+        match self.random.below(1000) {
+            0..500 => self.run_thread(index, thread)?,
+            500..650 => self.unmap(index),
+            650..800 => self.acknowledge(index)?,
+            800..804 => self.kill(index),
+            804..820 => self.command(index),
+            820..900 => self.now.0 += self.random.below(100_000),
+            _ => self.now.0 += self.random.below(2_000),
+        }
+        self.take_outputs();
+        self.check()
+    }
+
+    /// Lets everything that is under way end, and reads every byte.
+    fn finish(&mut self) -> Result<(), Wrong> {
+        for page in 0..self.reference.len() as u64 {
+            for offset in OFFSETS {
+                self.read_at_last(Access { page, offset, store: None })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_at_last(&mut self, access: Access) -> Result<(), Wrong> {
+        for round in 0..100_000 {
+            if round == 0 || matches!(self.threads[0][0], Thread::Idle) {
+                if self.access(0, access)? {
+                    return Ok(());
+                }
+                if matches!(self.threads[0][0], Thread::Idle) {
+                    self.begin(0, 0, access)?;
+                }
+            }
+            for index in 0..MAPPERS {
+                for thread in 0..THREADS {
+                    if matches!(self.threads[index][thread], Thread::Answered(..)) {
+                        self.run_thread(index, thread)?;
+                    }
+                }
+                self.unmap(index);
+                self.acknowledge(index)?;
+            }
+            self.now.0 += 1_000;
+            self.take_outputs();
+            self.check()?;
+        }
+        Err(Wrong(format!("{access:?} never ended: {:?}", self.threads)))
+    }
+
+    fn run(&mut self, steps: u32) -> Result<(), Wrong> {
+        for _ in 0..steps {
+            self.step()?;
+        }
+        self.finish()
+    }
+}
+
+#[test]
+fn no_store_is_lost_and_no_load_is_stale() {
+    let (mut accesses, mut kills, mut dirty, mut moved, mut blocked) = (0, 0, 0, 0, 0);
+    for seed in 0..60 {
+        let mut world = World::new(seed, None);
+        world.run(6_000).unwrap_or_else(|wrong| panic!("seed {seed}: {}", wrong.0));
+        let stats = world.window.stats();
+        assert!(stats.resident <= stats.frames, "seed {seed}: {stats:?}");
+        (accesses, kills) = (accesses + world.accesses, kills + world.kills);
+        (dirty, moved) = (dirty + stats.counts.left_dirty, moved + stats.flash.units_moved);
+        blocked += stats.counts.blocked;
+    }
+    // It would prove little if nothing of this had happened.
+    assert!(accesses > 30_000 && kills > 500 && dirty > 5_000, "{accesses} {kills} {dirty}");
+    assert!(moved > 500 && blocked > 1_000, "{moved} {blocked}");
+}
+
+#[test]
+fn each_planted_bug_is_found() {
+    for bug in Bug::ALL {
+        if bug == Bug::ReadDamaged {
+            continue;
+        }
+        let run = |seed| World::new(seed, Some(bug)).run(6_000).is_err();
+        // An assertion of the window or of the cache finds it as well.
+        let found = (0..40).any(|seed| std::panic::catch_unwind(|| run(seed)).unwrap_or(true));
+        assert!(found, "{bug:?} was not found");
+    }
+}
+
+#[test]
+fn a_mapper_that_scans_before_it_unmaps_loses_stores() {
+    let found = (0..40).any(|seed| {
+        let mut world = World::new(seed, None);
+        world.scan_first = true;
+        world.run(6_000).is_err()
+    });
+    assert!(found);
+}
+
+/// What a fault of the only mapper brings.
+fn fetch(window: &mut Window<Memory>, now: &mut Nanos, mapper: MapperId, page: u64, is_store: bool) -> Grant {
+    window.fault(*now, Fault { mapper, lane: 0, page, is_store }).unwrap();
+    let mut outputs = Vec::new();
+    loop {
+        window.poll(*now, &mut outputs);
+        for output in outputs.drain(..) {
+            match output {
+                Output::Answer { due, grant, .. } => {
+                    *now = due;
+                    return grant;
+                }
+                // Everything is written to before it is unmapped, so that nobody has to look.
+                Output::Zap { .. } => window.zapped(*now, mapper, u64::MAX).unwrap(),
+                Output::Done { .. } => {}
+            }
+        }
+        *now = window.next_event().unwrap_or(*now).max(*now);
+    }
+}
+
+fn small(bug: Option<Bug>) -> (Window<Memory>, Nanos, MapperId) {
+    let reserve = Reserve { frames: 2, batch: 1 };
+    let mut window = Window::new(&config(40, 12, "fifo"), reserve, 1, Memory::new(40)).unwrap();
+    if let Some(bug) = bug {
+        window.plant(bug);
+    }
+    let mapper = window.attach().unwrap();
+    (window, Nanos::ZERO, mapper)
+}
+
+#[test]
+fn a_damaged_page_of_the_flash_is_reported_and_no_other() {
+    for (bug, expected) in [(None, Grant::Lost), (Some(Bug::ReadDamaged), Grant::Armed)] {
+        let (mut window, mut now, mapper) = small(bug);
+        for page in 0..40 {
+            assert_eq!(fetch(&mut window, &mut now, mapper, page, true), Grant::Writable);
+        }
+        assert!(window.rot(3, 4000, 7), "page 3 has left");
+        assert_eq!(fetch(&mut window, &mut now, mapper, 3, false), expected);
+        assert_eq!(fetch(&mut window, &mut now, mapper, 4, false), Grant::Armed);
+        assert_eq!(fetch(&mut window, &mut now, mapper, 40, false), Grant::NoSuchPage);
+    }
+}
+
+#[test]
+fn a_power_cut_loses_exactly_what_was_not_programmed() {
+    let mut lost = 0;
+    for seed in 0..40 {
+        let mut world = World::new(seed, None);
+        for _ in 0..3_000 {
+            world.step().unwrap_or_else(|wrong| panic!("seed {seed}: {}", wrong.0));
+        }
+        let is_flushed = seed % 2 == 0;
+        // What the flash has not taken yet it cannot flush.
+        while is_flushed && !(world.window.writes.is_empty() && world.window.unwritten.is_empty()) {
+            world.now = world.window.next_event().unwrap().max(world.now);
+            world.take_outputs();
+        }
+        if is_flushed && let Ok(Outcome::Waiting(id)) = world.window.ftl.flush(world.now) {
+            let mut completed = Vec::new();
+            while !completed.iter().any(|completed: &Completed| completed.id == id) {
+                world.now = world.window.ftl.next_event().unwrap();
+                world.window.ftl.poll(world.now, &mut completed);
+            }
+        }
+        let saved = world.window.resident().saved.clone();
+        let World { config, window, reference, .. } = world;
+        let media = window.lose_power();
+        let memory = Memory::new(reference.len() as u64);
+        let reserve = Reserve { frames: 2, batch: 1 };
+        let (mut window, _) = Window::recover(&config, reserve, seed, memory, media).unwrap();
+        let (mapper, mut now) = (window.attach().unwrap(), Nanos::ZERO);
+        for page in 0..reference.len() as u64 {
+            assert_eq!(fetch(&mut window, &mut now, mapper, page, false), Grant::Armed, "seed {seed}, page {page}");
+            let (found, saved) = (window.resident().looked_at(page), &saved[page as usize]);
+            assert!(saved.contains(&found), "seed {seed}: page {page} is {found:?}, which was never written");
+            assert!(!is_flushed || saved.last() == Some(&found), "seed {seed}: page {page} is old");
+            lost += u64::from(found != reference[page as usize]);
+        }
+    }
+    assert!(lost > 100, "stores that were only in the cache are lost: {lost}");
+}
+
+#[test]
+fn the_same_inputs_give_the_same_outputs() {
+    let run = |seed| {
+        let mut world = World::new(seed, None);
+        world.run(2_000).unwrap_or_else(|wrong| panic!("{}", wrong.0));
+        (world.window.stats(), world.now)
+    };
+    for seed in 0..5 {
+        assert_eq!(run(seed), run(seed));
+    }
+}
+
+#[test]
+fn what_a_window_cannot_have_is_refused_by_name() {
+    let good = config(40, 12, "fifo");
+    let reserve = Reserve { frames: 2, batch: 1 };
+    let refused = |config: &ModelConfig, reserve| match Window::new(config, reserve, 1, Memory::new(40)) {
+        Ok(_) => panic!("it was taken"),
+        Err(error) => error.to_string(),
+    };
+    assert!(refused(&ModelConfig { cache: None, ..good.clone() }, reserve).contains("cache.size"));
+    let mut through = good.clone();
+    through.cache.as_mut().unwrap().cache.write = osier_cache::WriteMode::Through;
+    assert!(refused(&through, reserve).contains("cache.write"));
+    let mut link = good.clone();
+    link.link.cxl_flit = CxlFlit::None;
+    assert!(refused(&link, reserve).contains("link.cxl_flit"));
+    assert!(refused(&good, Reserve { frames: 2, batch: 3 }).contains("reserve.batch"));
+    assert!(refused(&good, Reserve { frames: 12, batch: 1 }).contains("reserve_frames"));
+}

@@ -1,0 +1,232 @@
+//! One program that maps the window, as the device sees it.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering;
+
+use osier_device::Nanos;
+use osier_device::window::message::{Ask, LANE_BYTES, LANES, RING_ENTRIES, Reply, ToMapper, Words};
+use osier_device::window::{Grant, MapperId, WindowStats};
+use osier_pmr::words::Lines;
+use osier_pmr::{
+    Consumer, DOORBELL_BYTES, Doorbell, Object, ObjectKind, PmrError, Producer, Region, Ring, RingError, SharedLines,
+    ring_bytes,
+};
+
+use super::has_ended;
+
+/// `SO_PEERPIDFD` of Linux's `socket.h`, which the libc crate lacks.
+const SO_PEERPIDFD: libc::c_int = 77;
+
+/// Offset of the word in which a program says how many lanes it ever used, and of the one in which it says that whoever
+/// faults unmaps, so that the thread for that need not be woken at once. Between them lie the figures.
+const LANES_USED_AT: u64 = 0;
+const FIGURES_AT: u64 = 8;
+const HELPS_AT: u64 = 128;
+
+/// Why a program could not attach.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AttachError {
+    #[error(transparent)]
+    Segment(#[from] PmrError),
+    #[error(transparent)]
+    Ring(#[from] RingError),
+    #[error("cannot watch the program's process: {0}")]
+    Watch(#[from] io::Error),
+}
+
+/// See the module.
+pub(super) struct Mapper {
+    pub id: MapperId,
+    /// It said so, died, or said what nobody says in order.
+    pub has_left: bool,
+    lanes: SharedLines,
+    /// The number of the latest fault of each lane.
+    seen: [u64; LANES],
+    /// When that was taken.
+    taken_ns: [u64; LANES],
+    /// A bit for each lane whose fault is not answered.
+    asked: u64,
+    words: Object,
+    to_device: Consumer<SharedLines>,
+    to_mapper: Producer<SharedLines>,
+    /// Entries that the ring had no room for.
+    backlog: VecDeque<Words>,
+    has_sent: bool,
+    /// It has acknowledged something since the device last looked around: it unmaps without being woken.
+    pub is_unmapping: bool,
+    bell: Doorbell,
+    socket: UnixStream,
+    pidfd: OwnedFd,
+}
+
+fn ring(region: &Region, name: &str) -> Result<Ring<SharedLines>, AttachError> {
+    let bytes = ring_bytes(RING_ENTRIES);
+    let object = region.allocate(name, ObjectKind::RING, bytes, 128)?;
+    Ok(Ring::format(SharedLines::new(&object, 0, (bytes / 64) as usize), 1)?)
+}
+
+impl Mapper {
+    /// Lays the segment out.
+    pub fn new(id: MapperId, region: &Region, socket: UnixStream) -> Result<Mapper, AttachError> {
+        let lanes = region.allocate("lanes", ObjectKind::RING, LANES as u64 * LANE_BYTES, 128)?;
+        let bell = region.allocate("bell", ObjectKind::DOORBELL, DOORBELL_BYTES, 128)?;
+        let words = region.allocate("words", ObjectKind::STATISTICS, 256, 128)?;
+        Ok(Mapper {
+            id,
+            has_left: false,
+            lanes: SharedLines::new(&lanes, 0, LANES * 2),
+            seen: [0; LANES],
+            taken_ns: [0; LANES],
+            asked: 0,
+            words,
+            to_device: ring(region, "to-device")?.consumer(),
+            to_mapper: ring(region, "to-mapper")?.producer(),
+            backlog: VecDeque::new(),
+            has_sent: false,
+            is_unmapping: false,
+            bell: Doorbell::new(&bell, 0),
+            pidfd: peer_pidfd(&socket)?,
+            socket,
+        })
+    }
+
+    pub fn socket(&self) -> &UnixStream {
+        &self.socket
+    }
+
+    /// Whether its process has ended.
+    pub fn is_dead(&self) -> bool {
+        has_ended(&self.pidfd)
+    }
+
+    /// It said what nobody says in order: nothing that it says is believed any more.
+    pub fn fail(&mut self, why: &str) {
+        tracing::warn!(mapper = self.id.0, why, "a program that maps the window is detached");
+        self.has_left = true;
+    }
+
+    /// Lanes that were ever used; the program says so before it uses one.
+    fn lanes_used(&self) -> usize {
+        (self.words.word64(LANES_USED_AT).load(Ordering::Acquire) as usize).min(LANES)
+    }
+
+    fn new_fault(&self, lane: usize) -> Option<u64> {
+        let number = self.lanes.line(lane * 2)[0].load(Ordering::Acquire);
+        (number != self.seen[lane] && self.asked >> lane & 1 == 0).then_some(number)
+    }
+
+    /// Whether it has said something.
+    pub fn has_message(&self) -> bool {
+        (0..self.lanes_used()).any(|lane| self.new_fault(lane).is_some()) || self.to_device.has_entry()
+    }
+
+    /// A fault that has not been taken.
+    pub fn next_fault(&mut self, now: Nanos) -> Option<(u16, Ask)> {
+        let (lane, number) = (0..self.lanes_used()).find_map(|lane| Some((lane, self.new_fault(lane)?)))?;
+        let mut words = [0; 8];
+        self.lanes.load_rest(lane * 2, &mut words);
+        (self.seen[lane], self.taken_ns[lane]) = (number, now.0);
+        self.asked |= 1 << lane;
+        Some((lane as u16, Ask::decode(&words)))
+    }
+
+    /// An entry of its ring.
+    pub fn next_entry(&mut self) -> Option<Words> {
+        self.to_device.pop()
+    }
+
+    /// Answers the fault of a lane.
+    pub fn answer(&mut self, lane: u16, due: Nanos, grant: Grant, now: Nanos) {
+        let lane = usize::from(lane);
+        let reply = Reply { due_ns: due.0, grant, taken_ns: self.taken_ns[lane], answered_ns: now.0 };
+        let line = lane * 2 + 1;
+        self.lanes.store_rest(line, &reply.encode());
+        self.asked &= !(1 << lane);
+        self.lanes.line(line)[0].store(self.seen[lane], Ordering::Release);
+    }
+
+    /// Sends an entry; it arrives with [`Mapper::flush`] at the latest.
+    pub fn send(&mut self, message: &ToMapper) {
+        let words = message.encode();
+        self.has_sent = true;
+        if !self.backlog.is_empty() || self.to_mapper.push(words).is_err() {
+            self.backlog.push_back(words);
+        }
+    }
+
+    /// Wakes the program if something was sent that does not wait for its next fault.
+    pub fn flush(&mut self, is_urgent: bool) {
+        while let Some(words) = self.backlog.front() {
+            if self.to_mapper.push(*words).is_err() {
+                break;
+            }
+            self.backlog.pop_front();
+        }
+        if self.has_sent && (is_urgent || self.words.word64(HELPS_AT).load(Ordering::Relaxed) == 0) {
+            self.has_sent = false;
+            self.bell.ring();
+        }
+    }
+
+    /// Writes the figures where the program reads them.
+    pub fn publish(&mut self, stats: &WindowStats) {
+        let counts = &stats.counts;
+        let words = [
+            counts.faults,
+            counts.misses,
+            counts.left,
+            counts.left_dirty,
+            stats.resident,
+            stats.frames,
+            counts.lost,
+            stats.flash.units_written,
+            stats.flash.units_moved,
+            stats.flash.superblocks_erased,
+            counts.blocked,
+        ];
+        const { assert!(FIGURES_AT + 11 * 8 <= HELPS_AT) };
+        for (index, word) in (0..).zip(words) {
+            self.words.word64(FIGURES_AT + index * 8).store(word, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The process at the other end of a socket.
+fn peer_pidfd(socket: &UnixStream) -> io::Result<OwnedFd> {
+    let mut fd: libc::c_int = -1;
+    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: both pointers are to live, writable values of the stated length.
+    let got = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PEERPIDFD, (&raw mut fd).cast(), &raw mut length)
+    };
+    if got == 0 {
+        // SAFETY: the descriptor is new and owned by nobody else.
+        return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
+    }
+    // Before Linux 6.5 by its number, which the kernel does not give to another while the socket's creator lives.
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: as above.
+    let got = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut length,
+        )
+    };
+    if got != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a plain call.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, peer.pid, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new and owned by nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}

@@ -1,0 +1,379 @@
+//! The device's half of the CXL.mem window: one thread that owns the core, a socket to attach at, and a segment of
+//! shared memory for each program.
+//!
+//! Invariants:
+//! - the core runs in this process alone; a program that is killed, at whatever store, leaves it whole;
+//! - what comes from a program is copied once and then checked; one that says what nobody says in order is detached;
+//! - a program is dead when the kernel says so (pidfd), never by a time-out.
+
+mod mapper;
+mod memory;
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use osier_device::Nanos;
+use osier_device::model::{ModelConfig, ModelError};
+use osier_device::window::message::{Refusal, ToDevice, ToMapper, VERSION};
+use osier_device::window::{Fault, MapperId, Misuse, Output, Reserve, Window};
+use osier_pmr::{Backing, Doorbell, ObjectKind, PmrError, Region, WaitPolicy, Waiter, pass};
+
+use mapper::Mapper;
+pub use memory::{Memory, MemoryError};
+
+/// Between two looks at sockets and processes.
+const LOOK_NS: u64 = 1_000_000;
+/// Entries taken from one mapper's ring before the others get their turn.
+const ENTRIES_PER_TURN: usize = 64;
+/// The first word of what a program is greeted with.
+const GREETING: u64 = u64::from_le_bytes(*b"OSIRWIN1");
+/// Bytes of a greeting: six words and the device's name, or why it refuses.
+const WELCOME_BYTES: usize = 128;
+/// Bytes of a region for a mapper, and for the device's bell.
+const SEGMENT_BYTES: u64 = 1 << 20;
+const BELL_BYTES: u64 = 64 << 10;
+
+/// How a window is served.
+#[derive(Debug, Clone)]
+pub struct ServeOptions {
+    /// Where programs attach.
+    pub socket: PathBuf,
+    /// The device's name, for messages.
+    pub name: String,
+    /// How frames are kept free.
+    pub reserve: Reserve,
+    /// How the device waits when nothing is to be done.
+    pub wait: WaitPolicy,
+    /// Bytes of pages that have left and whose memory is kept for the next page: more is given back to the system.
+    pub idle_bytes_max: u64,
+    /// Draws what the models draw.
+    pub seed: u64,
+}
+
+/// Why a window is not served.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The device cannot have a window.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// No shared memory.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// No segment.
+    #[error(transparent)]
+    Segment(#[from] PmrError),
+    /// The system refused something.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What.
+        what: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// This processor cannot wait so.
+    #[error(transparent)]
+    Wait(#[from] osier_pmr::NoWaitpkg),
+}
+
+/// Nanoseconds of the monotonic clock, the same in all processes.
+#[must_use]
+pub fn clock() -> Nanos {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is to a live, writable value.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+/// A device that serves its window.
+pub struct Server {
+    window: Window<Memory>,
+    name: String,
+    frames: u64,
+    listener: UnixListener,
+    socket: PathBuf,
+    bell_region: Region,
+    bell: Doorbell,
+    own_pidfd: OwnedFd,
+    waiter: Waiter,
+    mappers: Vec<Mapper>,
+    outputs: Vec<Output>,
+    next_look: Nanos,
+}
+
+impl Server {
+    /// Makes the device and begins to listen.
+    ///
+    /// # Errors
+    /// What could not be made, and why.
+    pub fn new(config: &ModelConfig, options: &ServeOptions) -> Result<Server, ServeError> {
+        let pages = config.flash.ftl.logical_units;
+        let memory = Memory::new(pages, options.idle_bytes_max)?;
+        let window = Window::new(config, options.reserve, options.seed, memory)?;
+        let bell_region = Region::create(&Backing::Memfd, BELL_BYTES, [0; 16])?;
+        let bell = bell_region.allocate("bell", ObjectKind::DOORBELL, osier_pmr::DOORBELL_BYTES, 128)?;
+        let listener = listen(&options.socket)?;
+        Ok(Server {
+            frames: window.stats().frames,
+            window,
+            name: options.name.clone(),
+            listener,
+            socket: options.socket.clone(),
+            bell: Doorbell::new(&bell, 0),
+            bell_region,
+            own_pidfd: own_pidfd().map_err(system("open this process's pidfd"))?,
+            waiter: Waiter::new(options.wait)?,
+            mappers: Vec::new(),
+            outputs: Vec::new(),
+            next_look: Nanos::ZERO,
+        })
+    }
+
+    /// The device's core, to look at.
+    #[must_use]
+    pub fn window(&self) -> &Window<Memory> {
+        &self.window
+    }
+
+    /// The device's core, for whoever damages it on purpose.
+    pub fn window_mut(&mut self) -> &mut Window<Memory> {
+        &mut self.window
+    }
+
+    /// Serves until `stop` is set.
+    ///
+    /// # Errors
+    /// When the system refuses what serving needs.
+    pub fn run(&mut self, stop: &Arc<AtomicBool>) -> Result<(), ServeError> {
+        while !stop.load(Ordering::Relaxed) {
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    /// Does what is at hand, or waits for a millisecond at most.
+    ///
+    /// # Errors
+    /// As [`Server::run`].
+    pub fn turn(&mut self) -> Result<(), ServeError> {
+        let now = clock();
+        let mut is_busy = false;
+        // Faults are answered before anything else is looked at: somebody waits.
+        for index in 0..self.mappers.len() {
+            is_busy |= self.take_faults(now, index);
+        }
+        is_busy |= self.hand_out(now);
+        for index in 0..self.mappers.len() {
+            is_busy |= self.take_entries(now, index);
+        }
+        is_busy |= self.hand_out(now);
+        if now >= self.next_look {
+            self.look_around(now)?;
+        }
+        if !is_busy {
+            self.window.resident_mut().give_back();
+            self.wait(now);
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, now: Nanos) {
+        let until = self.window.next_event().map_or(u64::MAX, |at| at.0).min(self.next_look.0);
+        let timeout = Duration::from_nanos(until.saturating_sub(now.0));
+        let mappers = &self.mappers;
+        self.waiter.wait_for(&self.bell, timeout, || mappers.iter().any(Mapper::has_message).then_some(()));
+    }
+
+    /// Takes a mapper's faults; whether there were any.
+    fn take_faults(&mut self, now: Nanos, index: usize) -> bool {
+        let mut is_busy = false;
+        let mapper = &mut self.mappers[index];
+        while let Some((lane, ask)) = mapper.next_fault(now) {
+            is_busy = true;
+            // A time in the future would be believed.
+            let at = Nanos(ask.at_ns.min(now.0));
+            let fault = Fault { mapper: mapper.id, lane, page: ask.page, is_store: ask.is_store };
+            if let Err(misuse) = self.window.fault(at, fault) {
+                mapper.fail(&misuse.to_string());
+            }
+        }
+        is_busy
+    }
+
+    /// Takes what else a mapper says; whether it said anything.
+    fn take_entries(&mut self, now: Nanos, index: usize) -> bool {
+        let mut is_busy = false;
+        let mapper = &mut self.mappers[index];
+        let id = mapper.id;
+        for _ in 0..ENTRIES_PER_TURN {
+            let Some(words) = mapper.next_entry() else { break };
+            is_busy = true;
+            let taken = match ToDevice::decode(&words) {
+                Ok(ToDevice::Acknowledge { dirty }) => {
+                    mapper.is_unmapping = true;
+                    self.window.zapped(now, id, dirty)
+                }
+                Ok(ToDevice::Command(tag, command)) => self.window.command(now, id, tag, command),
+                Ok(ToDevice::Detach) => {
+                    mapper.has_left = true;
+                    Ok(())
+                }
+                Err(tag) => {
+                    mapper.send(&ToMapper::Done { tag, result: Err(Refusal::Unknown) });
+                    Ok(())
+                }
+            };
+            if let Err(misuse) = taken {
+                mapper.fail(&misuse.to_string());
+            }
+        }
+        is_busy
+    }
+
+    /// Does what the core says; whether it said anything.
+    fn hand_out(&mut self, now: Nanos) -> bool {
+        self.window.poll(now, &mut self.outputs);
+        if self.outputs.is_empty() {
+            return false;
+        }
+        let answered = clock();
+        let mut has_done = false;
+        for output in self.outputs.drain(..) {
+            has_done |= matches!(output, Output::Done { .. });
+            let (Output::Answer { mapper: id, .. } | Output::Zap { mapper: id, .. } | Output::Done { mapper: id, .. }) =
+                output;
+            // It may just have gone.
+            let Some(mapper) = self.mappers.iter_mut().find(|mapper| mapper.id == id) else { continue };
+            match output {
+                Output::Answer { lane, due, grant, .. } => mapper.answer(lane, due, grant, answered),
+                Output::Zap { pages, known, .. } => {
+                    let mut all = [0; osier_device::window::ZAP_PAGES_MAX];
+                    all[..pages.len()].copy_from_slice(&pages);
+                    mapper.send(&ToMapper::Zap { count: pages.len(), pages: all, known });
+                }
+                Output::Done { tag, result, .. } => {
+                    mapper.publish(&self.window.stats());
+                    mapper.send(&ToMapper::Done { tag, result: result.as_ref().copied().map_err(Refusal::from) });
+                }
+            }
+        }
+        let is_urgent = has_done || self.window.is_waited_for();
+        for mapper in &mut self.mappers {
+            mapper.flush(is_urgent);
+        }
+        true
+    }
+
+    /// Who came, and who has gone.
+    fn look_around(&mut self, now: Nanos) -> Result<(), ServeError> {
+        self.next_look = Nanos(now.0 + LOOK_NS);
+        loop {
+            match self.listener.accept() {
+                Ok((socket, _)) => self.welcome(socket)?,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(source) => return Err(system("accept at the window's socket")(source)),
+            }
+        }
+        let stats = self.window.stats();
+        for mapper in &mut self.mappers {
+            mapper.publish(&stats);
+            let is_unmapping = std::mem::take(&mut mapper.is_unmapping);
+            mapper.flush(!is_unmapping);
+            mapper.has_left |= mapper.is_dead();
+        }
+        let gone: Vec<MapperId> =
+            self.mappers.iter().filter(|mapper| mapper.has_left).map(|mapper| mapper.id).collect();
+        for id in gone {
+            tracing::debug!(mapper = id.0, "a mapper has gone");
+            self.window.detach(now, id);
+        }
+        self.mappers.retain(|mapper| !mapper.has_left);
+        Ok(())
+    }
+
+    /// Lets a program in, or says why not. What it does wrong is no error of the device.
+    fn welcome(&mut self, socket: UnixStream) -> Result<(), ServeError> {
+        let id = match self.window.attach() {
+            Ok(id) => id,
+            Err(misuse @ (Misuse::TooMany | Misuse::NotAttached(_) | Misuse::NothingToZap(_))) => {
+                let _ = pass::send(&socket, &self.greeting(1, &misuse.to_string()), &[]);
+                return Ok(());
+            }
+        };
+        let region = Region::create(&Backing::Memfd, SEGMENT_BYTES, [0; 16])?;
+        let mapper = match Mapper::new(id, &region, socket) {
+            Ok(mapper) => mapper,
+            Err(error) => {
+                tracing::warn!(%error, "a program could not attach");
+                self.window.detach(clock(), id);
+                return Ok(());
+            }
+        };
+        let name = self.name.clone();
+        let fds = [self.window.resident().as_fd(), region.as_fd(), self.bell_region.as_fd(), self.own_pidfd.as_fd()];
+        if pass::send(mapper.socket(), &self.greeting(0, &name), &fds).is_err() {
+            self.window.detach(clock(), id);
+            return Ok(());
+        }
+        self.mappers.push(mapper);
+        Ok(())
+    }
+
+    fn greeting(&self, status: u64, text: &str) -> [u8; WELCOME_BYTES] {
+        let mut bytes = [0; WELCOME_BYTES];
+        let words = [GREETING, VERSION, status, self.window.pages(), self.frames];
+        for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        let room = WELCOME_BYTES - 48;
+        let length = (0..=text.len().min(room)).rev().find(|length| text.is_char_boundary(*length)).unwrap_or(0);
+        bytes[40..48].copy_from_slice(&(length as u64).to_le_bytes());
+        bytes[48..48 + length].copy_from_slice(&text.as_bytes()[..length]);
+        bytes
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Nobody can attach any more; a failure leaves a socket that refuses.
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+fn system(what: &str) -> impl FnOnce(io::Error) -> ServeError {
+    let what = what.to_owned();
+    move |source| ServeError::System { what, source }
+}
+
+fn listen(path: &Path) -> Result<UnixListener, ServeError> {
+    let what = format!("listen at {}", path.display());
+    // What a device that was killed left behind refuses connections; a living one accepts, and is left alone.
+    if path.exists() && UnixStream::connect(path).is_err() {
+        std::fs::remove_file(path).map_err(system(&format!("remove the stale socket {}", path.display())))?;
+    }
+    let listener = UnixListener::bind(path).map_err(system(&what))?;
+    listener.set_nonblocking(true).map_err(system(&what))?;
+    Ok(listener)
+}
+
+fn own_pidfd() -> io::Result<OwnedFd> {
+    // SAFETY: a plain call.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new and owned by nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Whether the process behind a pidfd has ended, or what a socket is connected to has closed.
+fn has_ended(fd: &impl AsRawFd) -> bool {
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one live entry.
+    unsafe { libc::poll(&raw mut poll, 1, 0) > 0 }
+}
