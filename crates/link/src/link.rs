@@ -362,8 +362,8 @@ impl Link {
         self.now
     }
 
-    /// What is kept of times is put right for an epoch just before `now_ns`. Nothing begins before that any more, so all
-    /// times before it are alike; but none of them may become the present.
+    /// What is kept of times is put right for an epoch just before `now_ns`. Nothing begins before that any more, so
+    /// all times before it are alike; but none of them may become the present.
     #[cold]
     fn move_epoch(&mut self, now_ns: u64) {
         let epoch_ns = now_ns - 1;
