@@ -228,7 +228,8 @@ mod tests {
     #[test]
     fn a_disk_that_takes_nothing_ends_the_recording_with_its_reason() {
         let file = File::options().write(true).open("/dev/full").unwrap();
-        let mut sink = FileSink::spawn(&to(Path::new("/dev/full"), false), file, 0).unwrap();
+        // It waits: otherwise the queue could fill up before the writer's first try.
+        let mut sink = FileSink::spawn(&to(Path::new("/dev/full"), true), file, 0).unwrap();
         let begun = std::time::Instant::now();
         let why = loop {
             match sink.block(block(0, 0, b"x"), Urgency::Now) {
