@@ -1,7 +1,8 @@
 //! A recording as a file: blocks, each with a header and a checksum, one after the other.
 //!
 //! A block is whole or it is not there: what a death of the writer leaves of the last one is shorter than its header
-//! says, and is cut off. Anything else that is wrong is damage, and is said.
+//! says, and is cut off. Anything else that is wrong is damage, and is said; so is a block that is shorter than it says
+//! and has another one behind it.
 
 use std::io::{ErrorKind, Read};
 
@@ -149,6 +150,9 @@ pub fn read_block(from: &mut dyn Read, at: u64) -> Result<Next, RecordingError> 
     let mut records = vec![0; header.bytes as usize];
     let found = read_up_to(from, &mut records).map_err(|source| RecordingError::Io { at, source })?;
     if found < records.len() {
+        if records[..found].windows(MAGIC.len()).any(|bytes| bytes == MAGIC) {
+            return Err(damaged("a block says that it is longer than the file, and another block follows it"));
+        }
         return Ok(Next::Torn((BLOCK_HEADER_BYTES + found) as u64));
     }
     if checksum(&header_bytes, &records) != crc {

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use osier_flash::{MediaError, MediaResult, Nanos};
+use osier_flash::{MediaError, MediaOpKind, MediaResult, Nanos, OpId};
 
 use super::block::{BlockHeader, RecordingError};
-use super::input::{self, Digest, Input, KINDS};
+use super::input::{self, Digest, Input, KINDS, Op};
 use super::stand_in::{STAND_IN_BYTES_MIN, stand_in};
 use super::wire::Reader;
 use crate::core::{CommandId, Completion, Device, DeviceParams, DeviceStats};
@@ -97,6 +97,8 @@ struct Parts {
 pub struct Replay {
     device: Option<Device<Vec<u8>>>,
     making: Making,
+    /// Operations that the media have not answered.
+    asked: BTreeMap<OpId, Asked>,
     digest: Digest,
     now: Nanos,
     next_block: Option<BlockHeader>,
@@ -122,6 +124,7 @@ impl Replay {
         Replay {
             device: None,
             making: Making::default(),
+            asked: BTreeMap::new(),
             digest: Digest::new(),
             now: Nanos(0),
             next_block: None,
@@ -289,6 +292,7 @@ impl Replay {
                     ));
                 };
                 self.digest.operation(&op);
+                self.asked.insert(op.id, Asked::of(&op.kind));
                 return Ok(());
             }
             Input::Compute {} => drop(device.compute(now)),
@@ -364,6 +368,14 @@ impl Replay {
     /// The media's answers.
     fn media(&mut self, now: Nanos, input: Input) -> Result<(), Fault> {
         let Some(device) = &mut self.device else { return Ok(()) };
+        if let Some(op) = answered(&input) {
+            // The core takes the media's answers unseen, and another one than it asked for would be its end.
+            let asked = self.asked.remove(&op.into());
+            if !asked.is_some_and(|asked| asked.is_answered_by(&input, device.params().with_data)) {
+                let what = format!("{} of {op:?} answers {asked:?}", input.kind().name);
+                return Err(Fault::Damaged(what));
+            }
+        }
         let (op, result) = match input {
             Input::MediaRead { op } if !device.params().with_data => (op, MediaResult::Read(Box::default())),
             Input::MediaRead { op } => {
@@ -455,6 +467,7 @@ impl Replay {
         let device = self.with_bug(device);
         self.digest.statistics(&device);
         self.device = Some(device);
+        self.asked.clear();
         self.making.profile = Some((profile, params));
         Ok(())
     }
@@ -479,6 +492,53 @@ enum Fault {
     Damaged(String),
     /// The core does otherwise.
     Differs(String),
+}
+
+/// What the media were asked for, as far as an answer has to fit it.
+#[derive(Clone, Copy, Debug)]
+enum Asked {
+    Read { bytes: u32 },
+    Program,
+    Erase,
+    Sync,
+}
+
+impl Asked {
+    fn of(kind: &MediaOpKind) -> Asked {
+        match kind {
+            MediaOpKind::Read { bytes, .. } => Asked::Read { bytes: *bytes },
+            MediaOpKind::Program { .. } => Asked::Program,
+            MediaOpKind::Erase { .. } => Asked::Erase,
+            MediaOpKind::Sync => Asked::Sync,
+        }
+    }
+
+    fn is_answered_by(self, answer: &Input, with_data: bool) -> bool {
+        match (self, answer) {
+            (Asked::Read { bytes: asked }, Input::MediaReadBytes { bytes, .. }) => {
+                bytes.0.len() == if with_data { asked as usize } else { 0 }
+            }
+            (Asked::Read { .. }, Input::MediaRead { .. })
+            | (Asked::Program, Input::MediaProgrammed { .. })
+            | (Asked::Erase, Input::MediaErased { .. })
+            | (Asked::Sync, Input::MediaSynced { .. })
+            | (_, Input::MediaFailed { .. }) => true,
+            _ => false,
+        }
+    }
+}
+
+/// The operation that an answer of the media is for.
+fn answered(input: &Input) -> Option<Op> {
+    match input {
+        Input::MediaRead { op }
+        | Input::MediaReadBytes { op, .. }
+        | Input::MediaProgrammed { op }
+        | Input::MediaErased { op }
+        | Input::MediaSynced { op }
+        | Input::MediaFailed { op, .. } => Some(*op),
+        _ => None,
+    }
 }
 
 impl Making {

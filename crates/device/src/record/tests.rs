@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use osier_flash::{Lba, MediaError, MediaOp, MediaOpKind, MediaResult, Nanos};
 
-use super::input::KINDS;
+use super::input::{self, Digest, Input, KINDS, Op};
 use super::*;
 use crate::core::tests::bench::{Draw, params, small_profile};
 use crate::core::{CommandId, DeviceParams, Planted, UnitMeta, WriteMeta};
@@ -367,6 +367,95 @@ fn a_flipped_bit_anywhere_is_found() {
         bytes[at] ^= bit;
     }
     assert!(replay(&bytes, None).is_ok());
+}
+
+/// A block whose length is wrong, with another one behind it, was not being written when its writer died.
+#[test]
+fn a_wrong_length_of_a_block_that_is_not_the_last_is_damage() {
+    let (bytes, _) = recorded(9, PLAIN, 8_000, None);
+    let mut begins = Vec::new();
+    let mut from = bytes.as_slice();
+    loop {
+        begins.push(bytes.len() - from.len());
+        if !matches!(read_block(&mut from, 0).unwrap(), Next::Block(..)) {
+            break;
+        }
+    }
+    let end = begins.pop().unwrap();
+    assert_eq!(end, bytes.len());
+    let last = begins.pop().unwrap();
+    assert!(begins.len() > 4);
+    let with_length = |at: usize, length: u32| {
+        let mut bytes = bytes.clone();
+        bytes[at + 32..at + 36].copy_from_slice(&length.to_le_bytes());
+        replay(&bytes, None)
+    };
+    for &at in &begins {
+        for length in [0, 1, (end - at) as u32, BLOCK_BYTES_MAX, BLOCK_BYTES_MAX + 1] {
+            let error = with_length(at, length).unwrap_err();
+            assert!(matches!(error, ReplayError::Recording(RecordingError::Damaged { .. })), "{error}");
+        }
+    }
+    // Of the last one nobody can tell.
+    assert_eq!(with_length(last, BLOCK_BYTES_MAX).unwrap().last().unwrap().ending, Ending::Open);
+}
+
+/// The records of a recording, each in the bytes that it has.
+fn records_of(bytes: &[u8]) -> Vec<(Nanos, Input, Vec<u8>)> {
+    let (mut from, mut records) = (bytes, Vec::new());
+    let mut before = Nanos(0);
+    while let Next::Block(_, block) = read_block(&mut from, 0).unwrap() {
+        let mut reader = super::wire::Reader::new(&block);
+        while !reader.is_empty() {
+            let (now, input, check) = input::take(&mut reader, before).unwrap();
+            let mut record = Vec::new();
+            input::put(&mut record, before, now, &input, &Digest::new());
+            if let Some(check) = check {
+                let fields = record.len() - 4;
+                record[fields..].copy_from_slice(&check.to_le_bytes());
+            }
+            before = now;
+            records.push((now, input, record));
+        }
+    }
+    records
+}
+
+/// Blocks that fit their checksums do not make the core take an answer of the media that it did not ask for.
+#[test]
+fn an_answer_of_the_media_that_nobody_asked_for_is_damage() {
+    let habits = Habits { faults_in: 4, ..PLAIN };
+    let mut world = World::new(5, habits, Shelf::new(usize::MAX));
+    (0..2_000).for_each(|_| world.step(habits));
+    world.device.end_recording();
+    let records = records_of(&world.shelf.bytes.borrow());
+    let find = |fits: &dyn Fn(&Input) -> bool| records.iter().position(|(_, input, _)| fits(input)).unwrap();
+    let programmed = find(&|input| matches!(input, Input::MediaProgrammed { .. }));
+    let read = find(&|input| matches!(input, Input::MediaRead { .. }));
+    let bytes_read = find(&|input| matches!(input, Input::MediaReadBytes { .. }));
+    let op_of = |at: usize| match &records[at].1 {
+        Input::MediaProgrammed { op } | Input::MediaRead { op } | Input::MediaReadBytes { op, .. } => *op,
+        other => panic!("{other:?}"),
+    };
+    let never: Op = osier_flash::OpId(u64::MAX).into();
+    let none = super::wire::Blob(Vec::new());
+    for (at, wrong) in [
+        (programmed, Input::MediaProgrammed { op: never }),
+        (programmed, Input::MediaFailed { op: never, error: MediaError::Io }),
+        (programmed, Input::MediaErased { op: op_of(programmed) }),
+        (programmed, Input::MediaRead { op: op_of(programmed) }),
+        (read, Input::MediaProgrammed { op: op_of(read) }),
+        (read, Input::MediaSynced { op: op_of(read) }),
+        (bytes_read, Input::MediaReadBytes { op: op_of(bytes_read), bytes: none }),
+        // Once more.
+        (programmed + 1, Input::MediaProgrammed { op: op_of(programmed) }),
+    ] {
+        let mut block: Vec<u8> = records[..at].iter().flat_map(|(_, _, bytes)| bytes.clone()).collect();
+        input::put(&mut block, records[at - 1].0, records[at - 1].0, &wrong, &Digest::new());
+        let header = BlockHeader { life: 0, number: 0, first_input: 0, bytes: block.len() as u32 };
+        let error = replay(&[&header.encode(&block)[..], &block].concat(), None).unwrap_err();
+        assert!(matches!(error, ReplayError::Recording(RecordingError::Damaged { .. })), "{wrong:?}: {error}");
+    }
 }
 
 #[test]
