@@ -4,7 +4,7 @@
 //! the queue is full or the disk refuses, the recording ends there and says so, and the device runs on. The
 //! scheduler's samples are another file (`sampler`).
 
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,9 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use osier_device::record::{self, BLOCK_HEADER_BYTES, BlockHeader, Sink, Urgency, stopped_block};
+use osier_device::record::{
+    self, BLOCK_HEADER_BYTES, BlockHeader, Next, RecordingError, Sink, Urgency, read_block, stopped_block,
+};
 
 use crate::error::RuntimeError;
 
@@ -65,12 +67,17 @@ struct Shared {
 
 impl FileSink {
     /// The sink of a life of the core, and which life that is: the first of a session takes the place of an older
-    /// recording, a later one goes on behind what is whole.
+    /// recording, a later one goes on behind what is whole. The file is this sink's alone until the sink or its process
+    /// ends.
     pub fn open(to: &RecordCore, goes_on: bool) -> Result<(FileSink, u32), RuntimeError> {
         let failed = |source| RuntimeError::Recording { path: to.path.clone(), source };
         let mut how = File::options();
-        let opened = how.read(true).write(true).create(true).truncate(!goes_on).open(&to.path);
+        let opened = how.read(true).write(true).create(true).truncate(false).open(&to.path);
         let mut file = opened.map_err(failed)?;
+        lock(&file).map_err(failed)?;
+        if !goes_on {
+            file.set_len(0).map_err(failed)?;
+        }
         let (end, life) = whole_blocks(&mut file).map_err(failed)?;
         file.set_len(end).and_then(|()| file.seek(SeekFrom::Start(end))).map_err(failed)?;
         Ok((FileSink::spawn(to, file, end).map_err(failed)?, life))
@@ -86,23 +93,45 @@ impl FileSink {
     }
 }
 
+/// Two devices that write to one file would destroy both recordings.
+fn lock(file: &File) -> std::io::Result<()> {
+    file.try_lock().map_err(|error| match error {
+        TryLockError::WouldBlock => std::io::Error::other(
+            "another device that runs records to it; end that one, or name another file with --record-core",
+        ),
+        TryLockError::Error(error) => error,
+    })
+}
+
 /// Where the last whole block of a file ends, and the number that the next life has.
 fn whole_blocks(file: &mut File) -> std::io::Result<(u64, u32)> {
     let length = file.metadata()?.len();
     let (mut end, mut life) = (0, 0);
     loop {
         let mut header = [0; BLOCK_HEADER_BYTES];
-        if end + BLOCK_HEADER_BYTES as u64 > length {
-            return Ok((end, life));
-        }
         file.seek(SeekFrom::Start(end))?;
+        if end + BLOCK_HEADER_BYTES as u64 > length {
+            return is_torn(file, end).map(|()| (end, life));
+        }
         file.read_exact(&mut header)?;
         let (header, _) = BlockHeader::decode(&header).map_err(std::io::Error::other)?;
         let next = end + BLOCK_HEADER_BYTES as u64 + u64::from(header.bytes);
         if next > length {
-            return Ok((end, life));
+            file.seek(SeekFrom::Start(end))?;
+            return is_torn(file, end).map(|()| (end, life));
         }
         (end, life) = (next, header.life + 1);
+    }
+}
+
+/// Refuses to cut off what is more than the first part of a block.
+fn is_torn(file: &mut File, at: u64) -> std::io::Result<()> {
+    let kept = |what: &str| Err(std::io::Error::other(format!("it is damaged at byte {at}: {what}; it is kept")));
+    match read_block(file, at) {
+        Ok(Next::Torn(_) | Next::End) => Ok(()),
+        Ok(Next::Block(..)) => kept("somebody else writes to it"),
+        Err(RecordingError::Damaged { what, .. }) => kept(&what),
+        Err(other) => Err(std::io::Error::other(other)),
     }
 }
 
@@ -223,6 +252,40 @@ mod tests {
             drop(sink);
             assert_eq!(std::fs::read(&path).unwrap(), [whole.clone(), block(1, 0, b"again")].concat());
         }
+    }
+
+    #[test]
+    fn a_damaged_recording_is_kept_and_not_gone_on_with() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("recording");
+        let whole = [block(0, 0, b"one"), block(0, 1, b"two"), block(0, 2, b"three")].concat();
+        let rest = (whole.len() - BLOCK_HEADER_BYTES) as u32;
+        // Longer than the file, longer than blocks are, and up to a few bytes before the file's end.
+        for length in [rest + 1, 1 << 20, u32::MAX, rest - 1] {
+            let mut damaged = whole.clone();
+            damaged[32..36].copy_from_slice(&length.to_le_bytes());
+            std::fs::write(&path, &damaged).unwrap();
+            let error = FileSink::open(&to(&path, false), true).err().expect("refused").to_string();
+            assert!(error.contains("damaged at byte") && error.contains("is kept"), "{error}");
+            assert_eq!(std::fs::read(&path).unwrap(), damaged);
+        }
+    }
+
+    #[test]
+    fn two_devices_do_not_record_to_one_file() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("recording");
+        let (mut first, _) = FileSink::open(&to(&path, false), false).unwrap();
+        first.block(block(0, 0, b"one"), Urgency::Now).unwrap();
+        for goes_on in [false, true] {
+            let error = FileSink::open(&to(&path, false), goes_on).err().expect("refused").to_string();
+            assert!(error.contains("another device that runs records to it"), "{error}");
+        }
+        // Before a session begins it looks at the file; that takes it from nobody.
+        check(&path).unwrap();
+        drop(first);
+        assert_eq!(std::fs::read(&path).unwrap(), block(0, 0, b"one"));
+        assert_eq!(FileSink::open(&to(&path, false), true).unwrap().1, 1);
     }
 
     #[test]
