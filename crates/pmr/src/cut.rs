@@ -58,22 +58,34 @@ impl Region {
 extern "C" fn on_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: what is stored there is never freed.
     let words = unsafe { LAST_WORDS.load(Ordering::Acquire).as_ref() };
-    // SAFETY: the kernel hands a valid structure over, and a SIGBUS has an address.
-    let address = unsafe { (*info).si_addr() }.addr();
-    match words.filter(|words| address.wrapping_sub(words.base) < words.bytes) {
-        Some(words) => words.say_and_end(),
-        // Not the region: the access is made again, and kills as it would have.
-        // SAFETY: async-signal-safe, and the default is always a valid handler.
-        None => _ = unsafe { libc::signal(signal, libc::SIG_DFL) },
+    // SAFETY: the kernel hands a valid structure over, and a SIGBUS of its own making has an address.
+    let (address, code) = unsafe { ((*info).si_addr().addr(), (*info).si_code) };
+    if code == libc::BUS_ADRERR
+        && let Some(words) = words.filter(|words| address.wrapping_sub(words.base) < words.bytes)
+    {
+        words.say_and_end_if_cut();
+    }
+    // Nothing was cut: it kills as it would have. An access is made again by itself; what a process sent (no code of the
+    // kernel's is 0 or less) comes once, so it is sent again, and waits until this handler returns.
+    // SAFETY: both are async-signal-safe, and the default is always a valid handler.
+    unsafe {
+        libc::signal(signal, libc::SIG_DFL);
+        if code <= 0 {
+            libc::raise(signal);
+        }
     }
 }
 
 impl LastWords {
-    fn say_and_end(&self) -> ! {
+    /// Returns where the file is whole: then its disk could not give the page.
+    fn say_and_end_if_cut(&self) {
         // SAFETY: all zeroes is a valid `stat`, which the call fills.
         let mut found: libc::stat = unsafe { std::mem::zeroed() };
         // SAFETY: async-signal-safe; should it fail, the length reads as 0.
         unsafe { libc::fstat(self.fd.as_fd().as_raw_fd(), &raw mut found) };
+        if found.st_size.unsigned_abs() >= self.bytes as u64 {
+            return;
+        }
         let mut digits = [0; DIGITS_MAX];
         for text in [self.before.as_bytes(), decimal(found.st_size.unsigned_abs(), &mut digits), self.after.as_bytes()]
         {
@@ -111,12 +123,16 @@ mod tests {
     /// Names the file to the process that is to die, and whether it has last words.
     const VICTIM: &str = "OSIER_TEST_CUT";
 
-    /// Opens the region, cuts it and touches what is gone.
-    fn die(file: &str, speaks: bool) {
+    /// Opens the region, and either cuts it and touches what is gone, or is sent the signal.
+    fn die(file: &str, how: &str) {
         let region = Region::open(file.as_ref()).unwrap();
         let word = region.find("word").unwrap();
-        if speaks {
+        if how != "-" {
             region.end_if_cut("it has ", " bytes left", CODE).unwrap();
+        }
+        if how == "!" {
+            // SAFETY: a plain call, which ends this process.
+            unsafe { libc::raise(libc::SIGBUS) };
         }
         std::fs::File::options().write(true).open(file).unwrap().set_len(4096).unwrap();
         word.word64(0).store(1, Ordering::Release);
@@ -132,10 +148,10 @@ mod tests {
     fn a_process_that_touches_what_was_cut_off_says_so() {
         if let Ok(named) = std::env::var(VICTIM) {
             let (how, file) = named.split_at(1);
-            return die(file, how == "+");
+            return die(file, how);
         }
         let home = tempfile::tempdir().unwrap();
-        for (how, name) in [("+", "a"), ("-", "b")] {
+        for (how, name) in [("+", "a"), ("-", "b"), ("!", "c")] {
             let path = home.path().join(name);
             let region = Region::create(&Backing::File(path.clone()), BYTES, [0; 16]).unwrap();
             region.allocate("word", ObjectKind::STATISTICS, BYTES / 4, 4096).unwrap();
