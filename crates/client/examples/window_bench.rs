@@ -43,7 +43,8 @@ fn serve(socket: &Path, nand: &str) -> Result<(), Box<dyn std::error::Error>> {
         idle_bytes_max: (PAGES * PAGE) as u64,
         seed: 1,
     };
-    Ok(Server::new(&config, &options)?.run(&Arc::new(AtomicBool::new(false)))?)
+    Server::new(&config, &options)?.run(&Arc::new(AtomicBool::new(false)));
+    Ok(())
 }
 
 struct Device {

@@ -82,6 +82,17 @@ pub enum WindowError {
         /// Why.
         refusal: Refusal,
     },
+    /// This process was forked from the one that has the window.
+    #[error(
+        "the window of the device {device} belongs to process {owner}, from which this one was forked; open another \
+         here"
+    )]
+    Forked {
+        /// The device.
+        device: String,
+        /// Whose it is.
+        owner: i32,
+    },
     /// It is gone.
     #[error("the device {device} has died; its window is gone, and what was not flushed may be")]
     DeviceDied {

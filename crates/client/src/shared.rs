@@ -69,6 +69,12 @@ impl Shared {
         self.state.load(Ordering::Acquire) == LIVE
     }
 
+    /// Whether this process opened the window, and was not forked from the one that did.
+    pub fn is_owner(&self) -> bool {
+        // SAFETY: a plain call.
+        unsafe { libc::getpid() == self.owner_pid }
+    }
+
     /// The page at an address of the window.
     pub fn page_at(&self, address: usize) -> Option<u64> {
         let offset = address.checked_sub(self.base)?;

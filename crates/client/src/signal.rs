@@ -1,5 +1,6 @@
 //! SIGBUS: a fault to be resolved in the thread that faulted, or the end of a window.
 
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::sync::Once;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -70,6 +71,34 @@ pub fn block_all() {
     unsafe {
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), std::ptr::null_mut());
+    }
+}
+
+/// Keeps signals from this thread as long as it lives: their handlers may touch the window, and would then wait for
+/// what this thread holds.
+pub struct Blocked {
+    before: libc::sigset_t,
+    _thread: PhantomData<*const ()>,
+}
+
+impl Blocked {
+    pub fn new() -> Blocked {
+        let mut all = MaybeUninit::<libc::sigset_t>::zeroed();
+        let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
+        // SAFETY: the pointers are to live values, an all-zero set is a valid one, and it is this thread's mask alone.
+        let before = unsafe {
+            libc::sigfillset(all.as_mut_ptr());
+            libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+            before.assume_init()
+        };
+        Blocked { before, _thread: PhantomData }
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        // SAFETY: the set is what this thread had; the guard does not leave it.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut()) };
     }
 }
 

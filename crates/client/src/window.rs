@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use osier_device::window::message::{LANES, RING_ENTRIES, ToDevice};
+use osier_device::window::message::{LANES, RING_ENTRIES, ToDevice, Words};
 use osier_device::window::{Command, Report};
 use osier_pmr::{Doorbell, Object, Ring, SharedLines, ring_bytes};
 
@@ -22,6 +22,9 @@ use crate::histogram::Timing;
 use crate::shared::{CLOSING, HELPS_AT, LIVE, Shared};
 use crate::uffd::{PAGE, Uffd};
 use crate::{evict, handler, signal, watch};
+
+/// How long signals of a thread wait that waits for the end of a command.
+const SIGNALS_WAIT_MAX: Duration = Duration::from_millis(10);
 
 /// Who resolves a fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,6 +73,8 @@ pub struct WindowStats {
     pub superblocks_erased: u64,
     /// Faults that had to wait for a frame.
     pub blocked: u64,
+    /// Dirty pages that the flash refused because it is worn out: lost.
+    pub dropped: u64,
 }
 
 /// The memory of a device, mapped. Closes when it is dropped: whoever touches it then is on his own.
@@ -245,6 +250,7 @@ impl Window {
             flash_moved: word(9),
             superblocks_erased: word(10),
             blocked: word(11),
+            dropped: word(12),
         }
     }
 
@@ -260,20 +266,25 @@ impl Window {
 
     fn command(&self, command: Command) -> Result<Report, WindowError> {
         let shared = &self.shared;
+        if !shared.is_owner() {
+            return Err(WindowError::Forked { device: shared.device.clone(), owner: shared.owner_pid });
+        }
         let tag = self.next_tag.fetch_add(1, Ordering::Relaxed);
         let name = if let Command::Policy { name, .. } = &command { name.clone() } else { String::new() };
         let words = ToDevice::Command(tag, command).encode().ok_or(WindowError::NoPolicy(name))?;
-        shared.commands.lock().unwrap_or_else(PoisonError::into_inner).insert(tag, None);
+        self.expect_end(tag);
         let mut spins = 0;
-        while shared.to_device.lock().unwrap_or_else(PoisonError::into_inner).push(words).is_err() {
+        while !self.tell(&words) {
             if !shared.is_live() {
                 return Err(self.died());
             }
             pause(&mut spins);
         }
         shared.device_bell.ring();
-        let mut commands = shared.commands.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
+            // Between two turns of this loop handlers run, while nothing is held.
+            let _blocked = signal::Blocked::new();
+            let mut commands = shared.commands.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(Some(result)) = commands.get(&tag).copied() {
                 commands.remove(&tag);
                 return result.map_err(|refusal| WindowError::Command { device: shared.device.clone(), refusal });
@@ -282,16 +293,25 @@ impl Window {
                 commands.remove(&tag);
                 return Err(self.died());
             }
-            let waited = shared.ended.wait_timeout(commands, Duration::from_millis(100));
-            commands = waited.unwrap_or_else(PoisonError::into_inner).0;
+            drop(shared.ended.wait_timeout(commands, SIGNALS_WAIT_MAX));
         }
+    }
+
+    fn expect_end(&self, tag: u32) {
+        let _blocked = signal::Blocked::new();
+        self.shared.commands.lock().unwrap_or_else(PoisonError::into_inner).insert(tag, None);
+    }
+
+    /// Says something to the device, if its ring has room.
+    fn tell(&self, words: &Words) -> bool {
+        let _blocked = signal::Blocked::new();
+        self.shared.to_device.lock().unwrap_or_else(PoisonError::into_inner).push(*words).is_ok()
     }
 }
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // SAFETY: a plain call.
-        if unsafe { libc::getpid() } != self.shared.owner_pid {
+        if !self.shared.is_owner() {
             // A forked child has neither the window nor its threads; the parent has both.
             self.threads.drain(..).for_each(std::mem::forget);
             return;
@@ -305,9 +325,8 @@ impl Drop for Window {
         signal::forget(&self.shared);
         unmap(self.shared.base, self.shared.bytes);
         if was_live && let Some(words) = ToDevice::Detach.encode() {
-            let mut to_device = self.shared.to_device.lock().unwrap_or_else(PoisonError::into_inner);
             // A full ring means that the device is not listening; it hears of the process's end.
-            let _ = to_device.push(words);
+            self.tell(&words);
             self.shared.device_bell.ring();
         }
     }

@@ -326,6 +326,19 @@ fn a_forked_child_does_not_have_the_window() {
     for mode in [FaultMode::InThread, FaultMode::Sleeping] {
         let window = open(&device, mode);
         store(&window, 0, 5);
+        // SAFETY: the child asks for one command and ends; a command that is refused takes no lock.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0);
+        if child == 0 {
+            let is_refused = matches!(window.evict(0..8), Err(WindowError::Forked { .. }));
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(if is_refused { 0 } else { 1 }) };
+        }
+        let mut status = 0;
+        // SAFETY: the child is ours and the pointer is to a live value.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0, "{mode:?}: the child has no commands");
+        assert_eq!(window.evict(0..1).unwrap().done, 1, "{mode:?}: the parent's are answered");
         // SAFETY: the child touches one word and ends; it allocates nothing and takes no lock.
         let child = unsafe { libc::fork() };
         assert!(child >= 0);

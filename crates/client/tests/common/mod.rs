@@ -90,13 +90,13 @@ pub fn serve() {
     let mut server = Server::new(&config, &options).unwrap();
     println!("serving");
     match std::env::var(ROT).ok().map(|page| page.parse().unwrap()) {
-        None => server.run(&Arc::new(AtomicBool::new(false))).unwrap(),
+        None => server.run(&Arc::new(AtomicBool::new(false))),
         Some(page) => {
             // Until the page has been written to the flash there is nothing to rot.
             while !server.window_mut().rot(page, 100, 3) {
-                server.turn().unwrap();
+                server.turn();
             }
-            server.run(&Arc::new(AtomicBool::new(false))).unwrap();
+            server.run(&Arc::new(AtomicBool::new(false)));
         }
     }
 }

@@ -30,7 +30,7 @@ pub enum Grant {
     Writable,
     /// So that a store leaves a trace that the scan after the zap finds.
     Armed,
-    /// Not at all: the flash has lost its bytes.
+    /// Not at all: the flash has lost its bytes, or refused them.
     Lost,
     /// Not at all: the device has no such page.
     NoSuchPage,
@@ -216,8 +216,12 @@ impl<R: Resident> Window<R> {
         }
     }
 
-    /// The bytes of the flash unit that the FTL names go into the frame; `false` when they are damaged.
+    /// The bytes of the flash unit that the FTL names go into the frame; `false` when they are damaged, or not the
+    /// newest.
     fn bring_bytes(&mut self, page: u64) -> bool {
+        if self.dropped.contains(&page) {
+            return false;
+        }
         let Ok(copy) = self.ftl.payload(page) else { return false };
         let Some(copy) = copy else {
             self.resident.load(page, None);

@@ -158,7 +158,14 @@ impl<R: Resident> Window<R> {
 
     /// The flash has the bytes of a page, or will never take them.
     pub(super) fn written(&mut self, page: u64, status: Status) {
-        self.counts.dropped += u64::from(status != Status::Ok);
+        if status == Status::Ok {
+            self.dropped.remove(&page);
+        } else {
+            self.counts.dropped += 1;
+            if !self.has_bug(Bug::ForgetRefused) {
+                self.dropped.insert(page);
+            }
+        }
         self.drained(page);
     }
 

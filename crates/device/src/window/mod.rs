@@ -18,7 +18,8 @@
 //! - a frame takes another page only when every mapper has acknowledged and what was dirty is with the flash;
 //! - what is dirty is known only after the zap: a mapper acknowledges what it found *after* it had unmapped, and the
 //!   pages of one that died count as dirty;
-//! - the bytes of a fill are those of the flash unit that the FTL names, or the fill fails.
+//! - the bytes of a fill are those of the flash unit that the FTL names, or the fill fails;
+//! - a page whose newest bytes the flash refused, because it is worn out, is lost: its older bytes are not handed out.
 //!
 //! Hits cross no modelled link, because nobody sees them; so a miss crosses an idle one.
 
@@ -34,7 +35,7 @@ mod stats;
 mod tests;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
 use osier_cache::{Cache, Eviction};
 use osier_flash::Nanos;
@@ -192,6 +193,8 @@ pub struct Window<R> {
     writes: BTreeMap<RequestId, u64>,
     /// Writes that the flash had no room for: page and copy.
     unwritten: VecDeque<(u64, u64)>,
+    /// Pages whose newest bytes the flash refused: what it has of them is older, and nobody may see it.
+    dropped: BTreeSet<u64>,
     blocked: VecDeque<Blocked>,
     /// Pages in whose sets the reserve has to be restored.
     short: Vec<u64>,
@@ -276,6 +279,7 @@ impl<R: Resident> Window<R> {
             zaps: (0..MAPPERS_MAX).map(|_| Zaps::default()).collect(),
             writes: BTreeMap::new(),
             unwritten: VecDeque::new(),
+            dropped: BTreeSet::new(),
             blocked: VecDeque::new(),
             short: Vec::new(),
             retry: false,

@@ -18,12 +18,14 @@ pub enum Bug {
     KeepOldCopy,
     /// A damaged page of the flash is handed out.
     ReadDamaged,
+    /// A page that the flash refused comes back with its older bytes.
+    ForgetRefused,
 }
 
 impl Bug {
     /// All of them.
     #[cfg(any(test, feature = "planted"))]
-    pub const ALL: [Bug; 7] = [
+    pub const ALL: [Bug; 8] = [
         Bug::ForgetDirty,
         Bug::LastMapperDecides,
         Bug::LeaveAtFirstAck,
@@ -31,5 +33,6 @@ impl Bug {
         Bug::AnswerBeforeLeft,
         Bug::KeepOldCopy,
         Bug::ReadDamaged,
+        Bug::ForgetRefused,
     ];
 }

@@ -16,7 +16,7 @@ pub struct WindowCounts {
     pub blocked: u64,
     /// Fills begun, for faults, prefetches and commands.
     pub fills: u64,
-    /// Of these, those that failed because the flash had lost the bytes.
+    /// Of these, those that failed because the flash had lost or refused the bytes.
     pub fills_failed: u64,
     /// Faults answered with [`super::Grant::Lost`].
     pub lost: u64,
@@ -26,7 +26,7 @@ pub struct WindowCounts {
     pub left: u64,
     /// Of these, those that were dirty and went to the flash.
     pub left_dirty: u64,
-    /// Of these, those that the flash did not take because it is worn out: their bytes are lost.
+    /// Of these, those that the flash did not take because it is worn out: their bytes are lost, and faults say so.
     pub dropped: u64,
     /// Prefetches not begun because enough fills were under way.
     pub prefetches_dropped: u64,

@@ -360,7 +360,8 @@ fn no_store_is_lost_and_no_load_is_stale() {
 #[test]
 fn each_planted_bug_is_found() {
     for bug in Bug::ALL {
-        if bug == Bug::ReadDamaged {
+        // Neither can show on flash that does not rot or wear out; their tests are below.
+        if matches!(bug, Bug::ReadDamaged | Bug::ForgetRefused) {
             continue;
         }
         let run = |seed| World::new(seed, Some(bug)).run(6_000).is_err();
@@ -423,6 +424,49 @@ fn a_damaged_page_of_the_flash_is_reported_and_no_other() {
         assert_eq!(fetch(&mut window, &mut now, mapper, 4, false), Grant::Armed);
         assert_eq!(fetch(&mut window, &mut now, mapper, 40, false), Grant::NoSuchPage);
     }
+}
+
+/// Stores until the flash is worn out and has refused a page; each load then brings the last store, or nothing. Says
+/// how many pages were lost.
+fn wear_out(bug: Option<Bug>) -> Result<u64, Wrong> {
+    let mut config = config(40, 12, "fifo");
+    config.flash.errors.erase_fail_ppm = 100_000;
+    let mut window = Window::new(&config, Reserve { frames: 2, batch: 1 }, 1, Memory::new(40)).unwrap();
+    if let Some(bug) = bug {
+        window.plant(bug);
+    }
+    let (mut now, mapper) = (Nanos::ZERO, window.attach().unwrap());
+    let mut stored = [0_u32; 40];
+    for version in 1..1_000_000_u32 {
+        let page = u64::from(version) % 40;
+        if fetch(&mut window, &mut now, mapper, page, true) == Grant::Writable {
+            window.resident_mut().pages[page as usize][..4].copy_from_slice(&version.to_le_bytes());
+            stored[page as usize] = version;
+        }
+        if window.stats().counts.dropped > 0 {
+            break;
+        }
+    }
+    let mut lost = 0;
+    for page in (0..40).chain(0..40) {
+        match fetch(&mut window, &mut now, mapper, page, false) {
+            Grant::Armed => {
+                let bytes = &window.resident().pages[page as usize][..4];
+                if bytes != stored[page as usize].to_le_bytes() {
+                    return Err(Wrong(format!("page {page} has {bytes:?}, stored was {:#x}", stored[page as usize])));
+                }
+            }
+            Grant::Lost => lost += 1,
+            grant => return Err(Wrong(format!("page {page}: {grant:?}"))),
+        }
+    }
+    Ok(lost)
+}
+
+#[test]
+fn a_page_that_worn_out_flash_refuses_is_lost_and_not_old() {
+    assert!(wear_out(None).unwrap_or_else(|wrong| panic!("{}", wrong.0)) > 0);
+    assert!(wear_out(Some(Bug::ForgetRefused)).is_err());
 }
 
 #[test]

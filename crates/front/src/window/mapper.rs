@@ -25,6 +25,8 @@ const SO_PEERPIDFD: libc::c_int = 77;
 const LANES_USED_AT: u64 = 0;
 const FIGURES_AT: u64 = 8;
 const HELPS_AT: u64 = 128;
+/// Ends of commands that wait for a program to read them. Zaps that wait need no bound: there are only so many pages.
+const UNREAD_ENDS_MAX: usize = 8 * RING_ENTRIES;
 
 /// Why a program could not attach.
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +55,9 @@ pub(super) struct Mapper {
     to_device: Consumer<SharedLines>,
     to_mapper: Producer<SharedLines>,
     /// Entries that the ring had no room for.
-    backlog: VecDeque<Words>,
+    backlog: VecDeque<ToMapper>,
+    /// Of these, the ends of commands.
+    unread_ends: usize,
     has_sent: bool,
     /// It has acknowledged something since the device last looked around: it unmaps without being woken.
     pub is_unmapping: bool,
@@ -85,6 +89,7 @@ impl Mapper {
             to_device: ring(region, "to-device")?.consumer(),
             to_mapper: ring(region, "to-mapper")?.producer(),
             backlog: VecDeque::new(),
+            unread_ends: 0,
             has_sent: false,
             is_unmapping: false,
             bell: Doorbell::new(&bell, 0),
@@ -150,19 +155,23 @@ impl Mapper {
 
     /// Sends an entry; it arrives with [`Mapper::flush`] at the latest.
     pub fn send(&mut self, message: &ToMapper) {
-        let words = message.encode();
         self.has_sent = true;
-        if !self.backlog.is_empty() || self.to_mapper.push(words).is_err() {
-            self.backlog.push_back(words);
+        if !self.backlog.is_empty() || self.to_mapper.push(message.encode()).is_err() {
+            self.backlog.push_back(message.clone());
+            self.unread_ends += usize::from(is_end(message));
+        }
+        if self.unread_ends > UNREAD_ENDS_MAX && !self.has_left {
+            self.fail("it sends commands and never reads how they ended");
         }
     }
 
     /// Wakes the program if something was sent that does not wait for its next fault.
     pub fn flush(&mut self, is_urgent: bool) {
-        while let Some(words) = self.backlog.front() {
-            if self.to_mapper.push(*words).is_err() {
+        while let Some(message) = self.backlog.front() {
+            if self.to_mapper.push(message.encode()).is_err() {
                 break;
             }
+            self.unread_ends -= usize::from(is_end(message));
             self.backlog.pop_front();
         }
         if self.has_sent && (is_urgent || self.words.word64(HELPS_AT).load(Ordering::Relaxed) == 0) {
@@ -186,12 +195,17 @@ impl Mapper {
             stats.flash.units_moved,
             stats.flash.superblocks_erased,
             counts.blocked,
+            counts.dropped,
         ];
-        const { assert!(FIGURES_AT + 11 * 8 <= HELPS_AT) };
+        const { assert!(FIGURES_AT + 12 * 8 <= HELPS_AT) };
         for (index, word) in (0..).zip(words) {
             self.words.word64(FIGURES_AT + index * 8).store(word, Ordering::Relaxed);
         }
     }
+}
+
+fn is_end(message: &ToMapper) -> bool {
+    matches!(message, ToMapper::Done { .. })
 }
 
 /// The process at the other end of a socket.

@@ -23,11 +23,13 @@ use osier_device::window::message::{Refusal, ToDevice, ToMapper, VERSION};
 use osier_device::window::{Fault, MapperId, Misuse, Output, Reserve, Window};
 use osier_pmr::{Backing, Doorbell, ObjectKind, PmrError, Region, WaitPolicy, Waiter, pass};
 
-use mapper::Mapper;
+use mapper::{AttachError, Mapper};
 pub use memory::{Memory, MemoryError};
 
 /// Between two looks at sockets and processes.
 const LOOK_NS: u64 = 1_000_000;
+/// Programs let in at one look: faults do not wait for more.
+const ACCEPTS_PER_LOOK: usize = 8;
 /// Entries taken from one mapper's ring before the others get their turn.
 const ENTRIES_PER_TURN: usize = 64;
 /// The first word of what a program is greeted with.
@@ -103,6 +105,8 @@ pub struct Server {
     mappers: Vec<Mapper>,
     outputs: Vec<Output>,
     next_look: Nanos,
+    /// The latest program could not be let in, and that was said.
+    is_closed: bool,
 }
 
 impl Server {
@@ -130,6 +134,7 @@ impl Server {
             mappers: Vec::new(),
             outputs: Vec::new(),
             next_look: Nanos::ZERO,
+            is_closed: false,
         })
     }
 
@@ -145,21 +150,14 @@ impl Server {
     }
 
     /// Serves until `stop` is set.
-    ///
-    /// # Errors
-    /// When the system refuses what serving needs.
-    pub fn run(&mut self, stop: &Arc<AtomicBool>) -> Result<(), ServeError> {
+    pub fn run(&mut self, stop: &Arc<AtomicBool>) {
         while !stop.load(Ordering::Relaxed) {
-            self.turn()?;
+            self.turn();
         }
-        Ok(())
     }
 
     /// Does what is at hand, or waits for a millisecond at most.
-    ///
-    /// # Errors
-    /// As [`Server::run`].
-    pub fn turn(&mut self) -> Result<(), ServeError> {
+    pub fn turn(&mut self) {
         let now = clock();
         let mut is_busy = false;
         // Faults are answered before anything else is looked at: somebody waits.
@@ -172,13 +170,12 @@ impl Server {
         }
         is_busy |= self.hand_out(now);
         if now >= self.next_look {
-            self.look_around(now)?;
+            self.look_around(now);
         }
         if !is_busy {
             self.window.resident_mut().give_back();
             self.wait(now);
         }
-        Ok(())
     }
 
     fn wait(&mut self, now: Nanos) {
@@ -269,14 +266,23 @@ impl Server {
     }
 
     /// Who came, and who has gone.
-    fn look_around(&mut self, now: Nanos) -> Result<(), ServeError> {
+    fn look_around(&mut self, now: Nanos) {
         self.next_look = Nanos(now.0 + LOOK_NS);
-        loop {
+        for _ in 0..ACCEPTS_PER_LOOK {
             match self.listener.accept() {
-                Ok((socket, _)) => self.welcome(socket)?,
+                Ok((socket, _)) => {
+                    self.is_closed = false;
+                    self.welcome(socket);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(source) => return Err(system("accept at the window's socket")(source)),
+                // Descriptors may have run out, for a while: those who are in are served on.
+                Err(error) => {
+                    if !std::mem::replace(&mut self.is_closed, true) {
+                        tracing::warn!(%error, socket = %self.socket.display(), "programs cannot be let in");
+                    }
+                    break;
+                }
             }
         }
         let stats = self.window.stats();
@@ -293,35 +299,32 @@ impl Server {
             self.window.detach(now, id);
         }
         self.mappers.retain(|mapper| !mapper.has_left);
-        Ok(())
     }
 
     /// Lets a program in, or says why not. What it does wrong is no error of the device.
-    fn welcome(&mut self, socket: UnixStream) -> Result<(), ServeError> {
+    fn welcome(&mut self, socket: UnixStream) {
         let id = match self.window.attach() {
             Ok(id) => id,
             Err(misuse @ (Misuse::TooMany | Misuse::NotAttached(_) | Misuse::NothingToZap(_))) => {
                 let _ = pass::send(&socket, &self.greeting(1, &misuse.to_string()), &[]);
-                return Ok(());
+                return;
             }
         };
-        let region = Region::create(&Backing::Memfd, SEGMENT_BYTES, [0; 16])?;
-        let mapper = match Mapper::new(id, &region, socket) {
-            Ok(mapper) => mapper,
+        let region = Region::create(&Backing::Memfd, SEGMENT_BYTES, [0; 16]);
+        let made = region.map_err(AttachError::from).and_then(|region| Ok((Mapper::new(id, &region, socket)?, region)));
+        let (mapper, region) = match made {
+            Ok(made) => made,
             Err(error) => {
                 tracing::warn!(%error, "a program could not attach");
-                self.window.detach(clock(), id);
-                return Ok(());
+                return self.window.detach(clock(), id);
             }
         };
         let name = self.name.clone();
         let fds = [self.window.resident().as_fd(), region.as_fd(), self.bell_region.as_fd(), self.own_pidfd.as_fd()];
         if pass::send(mapper.socket(), &self.greeting(0, &name), &fds).is_err() {
-            self.window.detach(clock(), id);
-            return Ok(());
+            return self.window.detach(clock(), id);
         }
         self.mappers.push(mapper);
-        Ok(())
     }
 
     fn greeting(&self, status: u64, text: &str) -> [u8; WELCOME_BYTES] {
