@@ -65,8 +65,8 @@ extern "C" fn on_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, _: *
     {
         words.say_and_end_if_cut();
     }
-    // Nothing was cut: it kills as it would have. An access is made again by itself; what a process sent (no code of the
-    // kernel's is 0 or less) comes once, so it is sent again, and waits until this handler returns.
+    // Nothing was cut: it kills as it would have. An access is made again by itself; what a process sent (no code of
+    // the kernel's is 0 or less) comes once, so it is sent again, and waits until this handler returns.
     // SAFETY: both are async-signal-safe, and the default is always a valid handler.
     unsafe {
         libc::signal(signal, libc::SIG_DFL);
