@@ -148,6 +148,7 @@ fn the_child() {
         "load" => _ = load(&window, words[1].parse::<usize>().unwrap() * 512),
         // Until it is killed, or the device is.
         "churn" => {
+            eprintln!("it begins");
             let mut state = 5;
             loop {
                 let index = random(&mut state) as usize % (window.len() / 8);
@@ -159,13 +160,21 @@ fn the_child() {
     }
 }
 
+/// A process that loads and stores for ever, once it has begun.
+fn churning(mode: FaultMode, device: &Device) -> std::process::Child {
+    let mut program = child(&format!("churn 0 {mode:?}"), device);
+    let mut byte = [0];
+    std::io::Read::read_exact(program.stderr.as_mut().unwrap(), &mut byte).unwrap();
+    program
+}
+
 fn await_end(child: &mut std::process::Child) -> std::process::ExitStatus {
     let began = Instant::now();
     loop {
         if let Some(status) = child.try_wait().unwrap() {
             return status;
         }
-        assert!(began.elapsed() < Duration::from_secs(20), "it hangs");
+        assert!(began.elapsed() < Duration::from_secs(120), "it hangs");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -174,8 +183,8 @@ fn await_end(child: &mut std::process::Child) -> std::process::ExitStatus {
 fn a_program_whose_device_dies_gets_sigbus_and_a_message() {
     for mode in MODES {
         let mut device = Device::start(512, 64, None);
-        let mut program = child(&format!("churn 0 {mode:?}"), &device);
-        std::thread::sleep(Duration::from_millis(300));
+        let mut program = churning(mode, &device);
+        std::thread::sleep(Duration::from_millis(100));
         assert!(program.try_wait().unwrap().is_none(), "{mode:?}: it runs");
         device.kill();
         let status = await_end(&mut program);
@@ -190,8 +199,8 @@ fn a_program_whose_device_dies_gets_sigbus_and_a_message() {
 fn a_program_that_is_killed_in_a_fault_leaves_the_device_whole() {
     let device = Device::start(512, 64, None);
     for round in 0..10 {
-        let mut program = child("churn 0", &device);
-        std::thread::sleep(Duration::from_millis(60 + round * 7));
+        let mut program = churning(FaultMode::InThread, &device);
+        std::thread::sleep(Duration::from_millis(20 + round * 7));
         program.kill().unwrap();
         program.wait().unwrap();
     }
@@ -248,7 +257,11 @@ fn commands_do_what_they_say() {
     assert_eq!(window.unpin(0..12).unwrap().done, 4);
     assert_eq!(window.evict(0..4).unwrap().done, 4);
     assert_eq!(load(&window, 0), 77);
-    std::thread::sleep(Duration::from_millis(5));
+    // The figures come after the answer.
+    let began = Instant::now();
+    while window.stats().misses == misses && began.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     assert_eq!(window.stats().misses, misses + 1);
     assert_eq!(window.set_policy("sieve").unwrap().done, 1);
     assert_eq!(load(&window, 0), 77);
