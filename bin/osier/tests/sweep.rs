@@ -193,6 +193,10 @@ fn an_axis_of_the_workload_gives_what_workloads_changed_by_hand_give() {
         assert!(err.contains("the axis") && err.contains(word) && err.contains("line 8"), "{err}");
         assert_eq!(place.files(), ["s.toml", "w.toml"]);
     }
+    let same = axis.replace("queue_depth", "arrivals.closed.depth").replace("[1, 4, 16]", "[2, 8]");
+    let place = Place::new(10, &format!("{head}{axis}{same}{tail}"));
+    let (_, err) = place.expect(3, &["s.toml"]);
+    assert!(err.contains("its axes together") && err.contains("takes its place"), "{err}");
 }
 
 #[test]

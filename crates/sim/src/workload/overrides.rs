@@ -38,6 +38,14 @@ impl Workload {
             changed = Workload::deserialize(Value::Table(document.clone()))
                 .map_err(|error| refuse(key, error.message().to_owned()))?;
         }
+        // What stands is not changed by setting it once more.
+        let stands = |(key, value): &&(String, Value)| {
+            let mut again = document.clone();
+            apply(&mut again, key, value).is_ok() && again == document
+        };
+        if let Some((key, _)) = set.iter().find(|key| !stands(key)) {
+            return Err(refuse(key, "another key that is set takes its place; leave one of them out".to_owned()));
+        }
         // Whether values go together is known when all are set.
         changed.check().map_err(|fault| WorkloadError::Impossible {
             workload: name.to_owned(),
@@ -208,6 +216,13 @@ arrivals = { closed = { depth = 1 } }
             let error = with(&[(key, value)]).unwrap_err();
             assert!(error.contains(word), "{key}: {error}");
         }
+        for other in ["arrivals.closed.depth", "job.1.phase.2.queue_depth"] {
+            let error = with(&[("queue_depth", 4.into()), (other, 2.into())]).unwrap_err();
+            assert!(error.contains("takes its place"), "{other}: {error}");
+            with(&[("queue_depth", 4.into()), (other, 4.into())]).unwrap();
+        }
+        let error = with(&[("requests", 9.into()), ("duration_ns", 9.into())]).unwrap_err();
+        assert!(error.contains("requests") && error.contains("takes its place"), "{error}");
         let error = with(&[("arrivals.fixed.requests_per_second", 9.into()), ("queue_depth", 2.into())]).unwrap_err();
         assert!(error.contains("phase 1 of job 1: it is no closed loop"), "{error}");
     }

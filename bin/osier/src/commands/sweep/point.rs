@@ -89,6 +89,13 @@ impl Inputs {
                 }
             }
         }
+        // Two axes may be names of one key. Where their values happen to be the same
+        // in both of these, the rows of the other points say so.
+        for number in [0, sweep.points() - 1] {
+            if let Some(error) = refused(&sweep.point(number).set) {
+                return Err(Failure::new(Exit::BadInput, format!("sweep {name}, its axes together: {error}")).into());
+            }
+        }
         Ok(())
     }
 
