@@ -37,6 +37,7 @@ pub struct ByteMedia {
     chunks: Vec<Box<[PageBytes]>>,
     copies: Vec<Copy>,
     free: Vec<u32>,
+    factory_bad: Vec<u32>,
 }
 
 impl ByteMedia {
@@ -51,6 +52,7 @@ impl ByteMedia {
             chunks: Vec::new(),
             copies: Vec::new(),
             free: Vec::new(),
+            factory_bad: Vec::new(),
         }
     }
 
@@ -201,5 +203,13 @@ impl PageMedia for ByteMedia {
         for slot in (stripe as usize..self.slots.len()).step_by(self.stripes) {
             self.replace(slot, SlotState::Dead);
         }
+    }
+
+    fn set_factory_bad(&mut self, by_plane: Vec<u32>) {
+        self.factory_bad = by_plane;
+    }
+
+    fn factory_bad(&self) -> &[u32] {
+        &self.factory_bad
     }
 }

@@ -1,32 +1,31 @@
-//! What makes the map survive a loss of power: checkpoints, and a record of trims.
+//! What makes the map survive a loss of power: checkpoints, and a journal of trims and bad blocks.
 //!
-//! Two *areas* of superblocks take turns. A checkpoint is written into the one that holds the older, slot by
-//! slot, while everything else goes on:
+//! Two *areas* of superblocks take turns. A checkpoint is written into the one that holds the older, record by
+//! record, while everything else goes on. Each record is programmed twice, on two dies (`mirror`), and counts once both
+//! copies are programmed: recovery reads whichever it can.
 //!
 //! 1. the area is erased;
 //! 2. the checkpoint *begins*: sequence, life, and the place of each open superblock are noted. Recovery
 //!    reads everything written from here on;
 //! 3. the parts of the map are written, each as it is when it is written;
 //! 4. open slots are programmed as they are, and once everything that a part may name is programmed, the
-//!    trims since 2 are written;
+//!    trims since 2 are written, and the table of bad blocks;
 //! 5. the root is written. With it the checkpoint counts, and its area is the *current* one.
 //!
-//! Trims are recorded in the current area behind the checkpoint. Between 4 and 5 they wait.
+//! Trims and blocks that go bad are recorded in the current area behind the checkpoint. Between 4 and 5 they wait.
 //!
 //! A part of the map may name units that were written after 2: those are found in the superblocks, newest
 //! first, so that recovery does not believe the part there. All the same they must be programmed before the
 //! checkpoint counts (4): the version before them, which may have been flushed, is in no part.
 
 use super::PageMedia;
-use super::config::{AREA_SLOTS_MORE, ENTRIES_PER_MAP_PAGE};
+use super::config::{ENTRIES_PER_MAP_PAGE, NOTES_PER_UNIT};
 use super::ftl::{AreaKind, NONE, PageFtl, Task};
-use super::media::{Record, Root, TrimRecord};
+use super::media::{BadBlock, Record, Root, TrimRecord};
+use super::mirror::Mirror;
 use super::planted::PageBug;
 use crate::array::{Class, JobKind};
 use crate::{BLOCK_BYTES, Nanos};
-
-/// Trims that one unit of 4 KiB records, 24 bytes each.
-const TRIMS_PER_UNIT: usize = 170;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Phase {
@@ -38,7 +37,7 @@ enum Phase {
     Open,
     /// Slots of the log that a part may name are in flight.
     Drain,
-    Trims,
+    Carried,
     Root,
 }
 
@@ -61,23 +60,29 @@ pub(crate) struct Checkpoints {
     pub number: u64,
     /// The area that holds it, 0 or 1.
     pub current: u32,
-    /// Next slot of the current area.
-    pub next_slot: u32,
-    /// Next slot of the other area.
-    target_slot: u32,
+    /// Next record of the current area.
+    pub next_record: u32,
+    /// Next record of the other area.
+    target_record: u32,
+    /// Where the records of each area lie.
+    pub mirrors: [Mirror; 2],
     erases_left: u32,
     next_part: u32,
     /// Slots of the other area in flight.
     writes_in_flight: u32,
+    /// Slots of either area that failed and are programmed again.
+    failed: Vec<u32>,
     root: Root,
     /// Trims that are not on record, in order.
     pub unsaved: Vec<TrimRecord>,
-    /// A record of trims is being written.
-    is_saving: bool,
+    /// Slots of a record of the journal in flight.
+    saves_in_flight: u32,
     /// Trims that are on record in the current area, since the checkpoint that is being written began.
     carried: Vec<TrimRecord>,
     /// Trims up to this sequence come with the checkpoint.
     carried_through: u64,
+    /// And so many entries of the table of bad blocks.
+    carried_bad: usize,
     /// The current area is full: a checkpoint begins early.
     is_full: bool,
     /// Stripes that were dead when the checkpoint that is being written began.
@@ -91,6 +96,11 @@ pub(crate) struct Checkpoints {
 }
 
 impl Checkpoints {
+    pub(crate) fn new(stripes: &[(u32, u32)]) -> Checkpoints {
+        let mirror = Mirror::new(stripes, |_| true);
+        Checkpoints { mirrors: [mirror.clone(), mirror], ..Checkpoints::default() }
+    }
+
     /// Keeps a superblock until a checkpoint that begins from now on is whole.
     pub(crate) fn hold(&mut self, superblock: u32) {
         self.held = Some(superblock);
@@ -111,7 +121,7 @@ impl Checkpoints {
 
     /// Whether no checkpoint comes, and nothing is in flight that would make more survive.
     pub(crate) fn is_stuck(&self) -> bool {
-        self.is_given_up && !self.is_saving && self.in_flight == [0, 0]
+        self.is_given_up && self.saves_in_flight == 0 && self.in_flight == [0, 0]
     }
 
     pub(crate) fn holds(&self, superblock: u32) -> bool {
@@ -133,8 +143,8 @@ impl<M: PageMedia> PageFtl<M> {
         self.sizes.area_superblocks * self.sizes.slots_per_superblock
     }
 
-    fn trims_per_slot(&self) -> usize {
-        self.sizes.slot_units as usize * TRIMS_PER_UNIT
+    fn notes_per_slot(&self) -> usize {
+        (self.sizes.slot_units * NOTES_PER_UNIT) as usize
     }
 
     /// Whether a superblock must not be opened before the checkpoint is whole: recovery would read too much.
@@ -146,58 +156,77 @@ impl<M: PageMedia> PageFtl<M> {
 
     /// Whether another trim fits into what a checkpoint carries.
     pub(crate) fn has_room_for_trim(&self) -> bool {
-        // One slot is for the root, one for trims afterwards.
-        let slots = self.area_slots().saturating_sub(self.sizes.map_slots + 2) as usize;
+        // One record is the root, one is for trims afterwards.
+        let records = self.sizes.area_records - self.sizes.map_slots - self.sizes.bad_slots - 2;
         let trims = self.checkpoints.unsaved.len() + self.checkpoints.carried.len();
-        !self.keeps_checkpoints() || trims < slots * self.trims_per_slot()
+        !self.keeps_checkpoints() || trims < records as usize * self.notes_per_slot()
     }
 
     pub(crate) fn record_trim(&mut self, trim: TrimRecord) {
         if self.keeps_checkpoints() && !self.has_bug(PageBug::ForgetTrim) {
             self.checkpoints.unsaved.push(trim);
-            if self.checkpoints.unsaved.len() >= self.trims_per_slot() {
-                self.save_trims();
+            if self.checkpoints.unsaved.len() >= self.notes_per_slot() {
+                self.save_notes();
             }
         }
     }
 
-    /// Puts trims on record, unless that is under way or comes with the checkpoint.
-    pub(crate) fn save_trims(&mut self) {
-        let per_slot = self.trims_per_slot();
-        let area_slots = self.area_slots();
-        let next_slot = self.live_area_slot(self.checkpoints.next_slot);
+    /// Puts trims and bad blocks on record, unless that is under way or comes with the checkpoint.
+    pub(crate) fn save_notes(&mut self) {
+        let per_slot = self.notes_per_slot();
+        let area = self.checkpoints.current;
+        let record = self.live_record(area, self.checkpoints.next_record);
         let checkpoints = &mut self.checkpoints;
-        let waits = checkpoints.is_saving || matches!(checkpoints.phase, Phase::Trims | Phase::Root);
-        if waits || checkpoints.unsaved.is_empty() {
+        let waits = checkpoints.saves_in_flight > 0 || matches!(checkpoints.phase, Phase::Carried | Phase::Root);
+        let bad = self.bad.unsaved();
+        if waits || (checkpoints.unsaved.is_empty() && bad.is_empty()) {
             return;
         }
-        if next_slot == area_slots {
-            checkpoints.start_early();
+        if record >= checkpoints.mirrors[area as usize].records(&self.sizes) {
+            // One that is under way brings a new area.
+            if checkpoints.phase == Phase::Idle {
+                checkpoints.start_early();
+            }
             return;
         }
-        let trims: Vec<_> = checkpoints.unsaved.iter().take(per_slot).copied().collect();
-        let through = trims.last().map_or(0, |trim| trim.sequence);
-        checkpoints.is_saving = true;
-        let slot = checkpoints.current * area_slots + next_slot;
-        checkpoints.next_slot = next_slot + 1;
-        self.counters.trim_slots_programmed += 1;
-        self.write_area(slot, AreaKind::Trims { through }, Record::Trims { trims });
+        let bad: Vec<BadBlock> = bad.iter().take(per_slot).copied().collect();
+        let trims: Vec<_> = checkpoints.unsaved.iter().take(per_slot - bad.len()).copied().collect();
+        let kind = AreaKind::Journal {
+            through: trims.last().map_or(0, |trim| trim.sequence),
+            bad: self.bad.saved + bad.len(),
+        };
+        checkpoints.saves_in_flight = 2;
+        checkpoints.next_record = record + 1;
+        self.counters.trim_slots_programmed += 2;
+        self.write_area(area, record, kind, &Record::Journal { trims, bad });
     }
 
-    fn write_area(&mut self, slot: u32, kind: AreaKind, record: Record) {
-        let record = M::KEEPS.then_some(record);
+    /// The first record of an area, from this one on, of which a copy lies on a stripe that lives.
+    fn live_record(&self, area: u32, from: u32) -> u32 {
+        let mirror = &self.checkpoints.mirrors[area as usize];
+        let lives = |&record: &u32| mirror.slots(record).iter().any(|slot| !self.is_dead(slot % self.sizes.stripes));
+        let end = mirror.records(&self.sizes);
+        if self.is_frozen() { (from..end).find(lives).unwrap_or(end) } else { from }
+    }
+
+    /// Programs a record of an area, twice.
+    fn write_area(&mut self, area: u32, number: u32, kind: AreaKind, record: &Record) {
         let bytes = self.sizes.slot_units * BLOCK_BYTES;
-        self.issue(slot, JobKind::Program, Class::Host, bytes, Task::Area { slot, record, kind });
+        for slot in self.checkpoints.mirrors[area as usize].slots(number) {
+            let slot = area * self.area_slots() + slot;
+            let record = M::KEEPS.then(|| record.clone());
+            self.issue(slot, JobKind::Program, Class::Host, bytes, Task::Area { slot, record, kind });
+        }
     }
 
-    /// Writes a slot of the checkpoint that is under way.
-    fn write_target(&mut self, kind: AreaKind, record: Record) {
-        let target_slot = self.live_area_slot(self.checkpoints.target_slot);
-        let slot = (1 - self.checkpoints.current) * self.area_slots() + target_slot;
-        self.checkpoints.target_slot = target_slot + 1;
-        self.checkpoints.writes_in_flight += 1;
-        self.counters.map_slots_programmed += 1;
-        self.write_area(slot, kind, record);
+    /// Writes a record of the checkpoint that is under way.
+    fn write_target(&mut self, kind: AreaKind, record: &Record) {
+        let area = 1 - self.checkpoints.current;
+        let number = self.live_record(area, self.checkpoints.target_record);
+        self.checkpoints.target_record = number + 1;
+        self.checkpoints.writes_in_flight += 2;
+        self.counters.map_slots_programmed += 2;
+        self.write_area(area, number, kind, record);
     }
 
     /// Takes the checkpoint on, as far as it goes now.
@@ -205,6 +234,10 @@ impl<M: PageMedia> PageFtl<M> {
         self.checkpoints.kick = false;
         if !self.keeps_checkpoints() {
             return;
+        }
+        if !self.bad.unsaved().is_empty() {
+            self.save_notes();
+            self.checkpoints.kick = false;
         }
         match self.checkpoints.phase {
             Phase::Idle => {
@@ -215,20 +248,23 @@ impl<M: PageMedia> PageFtl<M> {
             }
             Phase::Map => self.write_map(),
             Phase::Open => self.close_open_slots(),
-            Phase::Drain => self.carry_trims_once_safe(),
-            Phase::Erasing | Phase::Trims | Phase::Root => {}
+            Phase::Drain => self.carry_notes_once_safe(),
+            Phase::Erasing | Phase::Carried | Phase::Root => {}
         }
     }
 
     /// Step 1.
     fn erase_area(&mut self) {
-        if self.is_frozen() && self.live_area_slots(0) < self.sizes.map_slots + AREA_SLOTS_MORE as u32 {
+        let area = 1 - self.checkpoints.current;
+        let mirror = Mirror::new(&self.stripes, |stripe| !self.is_dead(stripe));
+        if mirror.records(&self.sizes) < self.sizes.area_records {
             self.checkpoints.give_up();
         }
         if self.checkpoints.is_given_up {
             return;
         }
-        let area = 1 - self.checkpoints.current;
+        let is_on_one_die = self.has_bug(PageBug::CopiesOnOneDie);
+        self.checkpoints.mirrors[area as usize] = if is_on_one_die { mirror.on_one_die(&self.sizes) } else { mirror };
         let count = self.sizes.area_superblocks;
         self.checkpoints.phase = Phase::Erasing;
         self.checkpoints.is_full = false;
@@ -263,7 +299,7 @@ impl<M: PageMedia> PageFtl<M> {
         checkpoints.phase = Phase::Map;
         checkpoints.opened_before += checkpoints.opened;
         checkpoints.opened = 0;
-        checkpoints.target_slot = 0;
+        checkpoints.target_record = 0;
         checkpoints.next_part = 0;
         checkpoints.writes_in_flight = 0;
         checkpoints.carried.clear();
@@ -281,7 +317,7 @@ impl<M: PageMedia> PageFtl<M> {
             let end = (start + part_entries).min(self.map.len());
             let entries = if M::KEEPS { self.map[start..end].to_vec() } else { Vec::new() };
             let checkpoint = self.checkpoints.number + 1;
-            self.write_target(AreaKind::Map, Record::Map { checkpoint, part, entries });
+            self.write_target(AreaKind::Map, &Record::Map { checkpoint, part, entries });
         }
         if self.checkpoints.next_part == self.sizes.map_slots {
             self.checkpoints.phase = Phase::Open;
@@ -301,36 +337,43 @@ impl<M: PageMedia> PageFtl<M> {
         }
         self.checkpoints.era ^= 1;
         self.checkpoints.phase = Phase::Drain;
-        self.carry_trims_once_safe();
+        self.carry_notes_once_safe();
     }
 
-    fn carry_trims_once_safe(&mut self) {
+    fn carry_notes_once_safe(&mut self) {
         let checkpoints = &self.checkpoints;
         let is_safe = checkpoints.in_flight[checkpoints.era ^ 1] == 0 || self.has_bug(PageBug::SealBeforeWrites);
         if checkpoints.writes_in_flight == 0 && is_safe {
-            self.carry_trims();
+            self.carry_notes();
         }
     }
 
     /// The second half of step 4.
-    fn carry_trims(&mut self) {
-        self.checkpoints.phase = Phase::Trims;
+    fn carry_notes(&mut self) {
+        self.checkpoints.phase = Phase::Carried;
         self.checkpoints.carried_through = self.sequence;
+        self.checkpoints.carried_bad = self.bad.table.len();
         let since = self.checkpoints.root.sequence;
         let checkpoints = &self.checkpoints;
         // What is being saved just now is in both.
         let unsaved = checkpoints.unsaved.iter().filter(|trim| trim.sequence > since);
         let trims: Vec<TrimRecord> = checkpoints.carried.iter().chain(unsaved).copied().collect();
+        let per_slot = self.notes_per_slot();
         if self.is_frozen() {
-            let slots = trims.len().div_ceil(self.trims_per_slot()) as u32 + 1;
-            if self.live_area_slots(self.checkpoints.target_slot) < slots {
+            let records = trims.len().div_ceil(per_slot) + self.bad.table.len().div_ceil(per_slot) + 1;
+            let end = checkpoints.mirrors[1 - checkpoints.current as usize].records(&self.sizes);
+            if end.saturating_sub(checkpoints.target_record) < records as u32 {
                 self.checkpoints.give_up();
                 return;
             }
         }
         let skips = self.has_bug(PageBug::SealWithoutTrims);
-        for chunk in trims.chunks(self.trims_per_slot()).filter(|_| !skips) {
-            self.write_target(AreaKind::CarriedTrims, Record::Trims { trims: chunk.to_vec() });
+        for trims in trims.chunks(per_slot).filter(|_| !skips) {
+            self.write_target(AreaKind::Carried, &Record::Journal { trims: trims.to_vec(), bad: Vec::new() });
+        }
+        for start in (0..self.bad.table.len()).step_by(per_slot) {
+            let bad = self.bad.table.iter().skip(start).take(per_slot).copied().collect();
+            self.write_target(AreaKind::Carried, &Record::Journal { trims: Vec::new(), bad });
         }
         if self.checkpoints.writes_in_flight == 0 {
             self.write_root();
@@ -341,29 +384,61 @@ impl<M: PageMedia> PageFtl<M> {
     fn write_root(&mut self) {
         self.checkpoints.phase = Phase::Root;
         let (checkpoint, root) = (self.checkpoints.number + 1, self.checkpoints.root.clone());
-        self.write_target(AreaKind::Root, Record::Root { checkpoint, root });
+        self.write_target(AreaKind::Root, &Record::Root { checkpoint, root });
+    }
+
+    /// Whether a slot of an area has to be programmed again, for how long: it failed, or one in front of it in the
+    /// block did.
+    fn fails(&mut self, slot: u32, superblock: u32, row: u32, stripe: u32) -> Option<u64> {
+        if self.rng.chance(self.config.errors.program_fail_ppm) {
+            if !self.checkpoints.failed.contains(&slot) {
+                self.checkpoints.failed.push(slot);
+            }
+            return Some(self.program_failed(slot, superblock, row, stripe));
+        }
+        let slots = self.sizes.slots_per_superblock;
+        let is_before =
+            |&failed: &u32| failed < slot && failed / slots == superblock && (slot - failed) % self.sizes.stripes == 0;
+        if self.checkpoints.failed.iter().any(is_before) {
+            return Some(self.row_program_ns[row as usize]);
+        }
+        self.checkpoints.failed.retain(|&failed| failed != slot);
+        None
     }
 
     pub(crate) fn area_programmed(&mut self, slot: u32, record: Option<Record>, kind: AreaKind) {
+        let superblock = slot / self.sizes.slots_per_superblock;
+        let (row, stripe) = self.split.stripes.split(slot % self.sizes.slots_per_superblock);
+        if let Some(array_ns) = self.fails(slot, superblock, row, stripe) {
+            self.program_in(stripe, Class::Host, array_ns, Task::Area { slot, record, kind });
+            return;
+        }
         if let Some(record) = record {
             // The life of an area's superblock is not used; the numbers of checkpoints are.
             self.media.program(slot, 0, record);
         }
-        if let AreaKind::Trims { through } = kind {
-            self.trims_saved(through);
+        if !self.bad.copying.is_empty() {
+            self.note_copied(slot);
+        }
+        if let AreaKind::Journal { through, bad } = kind {
+            self.checkpoints.saves_in_flight -= 1;
+            if self.checkpoints.saves_in_flight == 0 {
+                self.bad.saved = self.bad.saved.max(bad);
+                self.trims_saved(through);
+            }
             return;
         }
         self.checkpoints.writes_in_flight -= 1;
         match kind {
-            AreaKind::CarriedTrims if self.checkpoints.writes_in_flight == 0 => self.write_root(),
+            _ if self.checkpoints.writes_in_flight > 0 => {}
+            AreaKind::Carried => self.write_root(),
             AreaKind::Root => self.seal(),
-            _ => {}
+            AreaKind::Map | AreaKind::Journal { .. } => {}
         }
     }
 
     fn trims_saved(&mut self, through: u64) {
         let checkpoints = &mut self.checkpoints;
-        checkpoints.is_saving = false;
         let count = checkpoints.unsaved.partition_point(|trim| trim.sequence <= through);
         let saved = checkpoints.unsaved.drain(..count);
         if matches!(checkpoints.phase, Phase::Map | Phase::Open | Phase::Drain) {
@@ -384,12 +459,13 @@ impl<M: PageMedia> PageFtl<M> {
         checkpoints.dead_at_seal = dead;
         checkpoints.number += 1;
         checkpoints.current = 1 - checkpoints.current;
-        checkpoints.next_slot = checkpoints.target_slot;
+        checkpoints.next_record = checkpoints.target_record;
         checkpoints.opened_before = 0;
         checkpoints.held = None;
         checkpoints.carried.clear();
         let through = checkpoints.carried_through;
         checkpoints.unsaved.retain(|trim| trim.sequence > through);
+        self.bad.saved = checkpoints.carried_bad;
         self.counters.checkpoints += 1;
         self.checkpoints.kick = true;
     }

@@ -56,9 +56,8 @@ impl<M: PageMedia> PageFtl<M> {
                 break;
             }
         }
-        let is_erasing = self.collector.victims.iter().flatten().any(|victim| victim.is_erasing);
         let is_short = self.free_count() <= self.config.ftl.collection.free_min && !self.waiting.is_empty();
-        if is_short && self.collector.reading.is_none() && !is_erasing {
+        if is_short && self.collector.reading.is_none() && !self.is_erasing() {
             self.free_copies();
         }
     }
@@ -71,6 +70,18 @@ impl<M: PageMedia> PageFtl<M> {
     /// Whether a victim is being read, whose units were sure to fit into what is free.
     pub(crate) fn is_reading_victim(&self) -> bool {
         self.collector.reading.is_some()
+    }
+
+    /// Whether a victim is being erased.
+    fn is_erasing(&self) -> bool {
+        self.collector.victims.iter().flatten().any(|victim| victim.is_erasing)
+    }
+
+    /// How many superblocks were opened since the youngest victim that is being erased.
+    #[must_use]
+    pub fn age_of_erased(&self) -> Option<u64> {
+        let victims = self.collector.victims.iter().flatten().filter(|victim| victim.is_erasing);
+        victims.map(|victim| self.next_life - self.superblocks[victim.superblock as usize].life).min()
     }
 
     /// Begins a victim, if there is need, room, and one.
@@ -278,6 +289,11 @@ impl<M: PageMedia> PageFtl<M> {
         for index in 0..VICTIMS_MAX {
             let Some(victim) = self.collector.victims[index] else { continue };
             if victim.is_erasing || self.collector.reading == Some(index) || !self.may_erase(&victim) {
+                continue;
+            }
+            if self.superblocks[victim.superblock as usize].is_failing {
+                self.collector.victims[index] = None;
+                self.retire(victim.superblock);
                 continue;
             }
             if let Some(victim) = &mut self.collector.victims[index] {

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::mirror::Mirror;
 use crate::array::{ArrayTiming, ConfigError, ErrorParams, Order, Shape};
 
 /// Everything that describes the array and its FTL.
@@ -111,8 +112,10 @@ pub(crate) const CANDIDATES_MAX: u32 = 64;
 pub(crate) const ENTRIES_PER_MAP_PAGE: u64 = 1024;
 /// Most units of one slot: 8 planes of 16 units, so that a slot's units fit into the bits of a number.
 const SLOT_UNITS_MAX: u32 = 128;
-/// Slots of a checkpoint area beyond the map itself: two of trims and the root.
-pub(crate) const AREA_SLOTS_MORE: u64 = 3;
+/// Records of a checkpoint area beyond the map and the bad blocks: two of trims and the root.
+const AREA_RECORDS_MORE: u32 = 3;
+/// Trims, or blocks that went bad, that one unit of 4 KiB records, 24 bytes each.
+pub(crate) const NOTES_PER_UNIT: u32 = 170;
 
 /// Sizes that follow from a configuration.
 #[derive(Debug, Clone, Copy)]
@@ -125,8 +128,12 @@ pub(crate) struct Sizes {
     pub superblocks: u32,
     /// Superblocks of one of the two checkpoint areas, which come first; 0 without checkpoints.
     pub area_superblocks: u32,
-    /// Slots of the map in a checkpoint.
+    /// Records of the map in a checkpoint; each takes a slot.
     pub map_slots: u32,
+    /// Records of blocks that went bad in a checkpoint, at most.
+    pub bad_slots: u32,
+    /// Records of one area that there is room for at least, twice.
+    pub area_records: u32,
     /// Pages of the map that the log holds (with a cached map).
     pub map_pages: u32,
     pub streams: u32,
@@ -144,24 +151,38 @@ impl Sizes {
         let cached = ftl.map_cache_pages > 0;
         let entries = ftl.logical_units + if cached { u64::from(map_pages) } else { 0 };
         let map_slots = entries.div_ceil(ENTRIES_PER_MAP_PAGE * u64::from(slot_units)) as u32;
-        let area_slots = u64::from(map_slots) + AREA_SLOTS_MORE;
-        let area_superblocks = area_slots.div_ceil(u64::from(slots_per_superblock)) as u32;
-        Sizes {
+        let superblocks = shape.blocks_per_plane - ftl.spare_blocks_per_plane;
+        // Each spare block replaces one, and each superblock is given up once.
+        let bad_most = shape.planes() * ftl.spare_blocks_per_plane + superblocks;
+        let can_fail = config.errors.program_fail_ppm > 0 || config.errors.erase_fail_ppm > 0;
+        let bad_slots = if can_fail { bad_most.div_ceil(NOTES_PER_UNIT * slot_units) } else { 0 };
+        let mut sizes = Sizes {
             stripes,
             slot_planes,
             slot_units,
             slots_per_superblock,
             superblock_units: slots_per_superblock * slot_units,
-            superblocks: shape.blocks_per_plane - ftl.spare_blocks_per_plane,
-            area_superblocks: if ftl.checkpoint_superblocks > 0 { area_superblocks } else { 0 },
+            superblocks,
+            area_superblocks: 0,
             map_slots,
+            bad_slots,
+            area_records: map_slots + bad_slots + AREA_RECORDS_MORE,
             map_pages: if cached { map_pages } else { 0 },
             streams: match ftl.streams {
                 Streams::Shared => 1,
                 Streams::Separate => 2,
                 Streams::HotCold => 3,
             },
+        };
+        if ftl.checkpoint_superblocks > 0 {
+            let mirror = Mirror::new(&shape.stripes(config.order, config.timing.multi_plane), |_| true);
+            sizes.area_superblocks = (2 * sizes.area_records).div_ceil(slots_per_superblock);
+            // The last group may be cut off.
+            while mirror.records(&sizes) < sizes.area_records {
+                sizes.area_superblocks += 1;
+            }
         }
+        sizes
     }
 
     /// Superblocks of the log.

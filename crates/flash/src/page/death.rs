@@ -47,17 +47,4 @@ impl<M: PageMedia> PageFtl<M> {
     pub(crate) fn is_dead(&self, stripe: u32) -> bool {
         self.is_frozen() && self.dead.contains(&stripe)
     }
-
-    /// The first slot of a checkpoint area, from this one on, that is not dead; the number of slots when there
-    /// is none.
-    pub(crate) fn live_area_slot(&self, from: u32) -> u32 {
-        let slots = self.sizes.area_superblocks * self.sizes.slots_per_superblock;
-        (from..slots).find(|slot| !self.is_dead(slot % self.sizes.stripes)).unwrap_or(slots)
-    }
-
-    /// Slots of a checkpoint area, from this one on, that are not dead.
-    pub(crate) fn live_area_slots(&self, from: u32) -> u32 {
-        let slots = self.sizes.area_superblocks * self.sizes.slots_per_superblock;
-        (from..slots).filter(|slot| !self.is_dead(slot % self.sizes.stripes)).count() as u32
-    }
 }

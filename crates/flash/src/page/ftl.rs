@@ -17,6 +17,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 
+use super::bad::BadBlocks;
 use super::checkpoint::Checkpoints;
 use super::collect::Collector;
 use super::config::{PageFtlConfig, Sizes, Streams};
@@ -81,12 +82,13 @@ pub(crate) enum Task {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AreaKind {
     Map,
-    /// Trims, written for a flush or an erase; all with a sequence up to this.
-    Trims {
+    /// Trims, all with a sequence up to this, and the table of bad blocks up to this entry.
+    Journal {
         through: u64,
+        bad: usize,
     },
-    /// Trims since the checkpoint began, written with it.
-    CarriedTrims,
+    /// Trims since the checkpoint began, and all bad blocks, written with it.
+    Carried,
     Root,
 }
 
@@ -128,6 +130,7 @@ pub struct PageFtl<M: PageMedia = NoMedia> {
     pub(crate) next_request: RequestId,
     /// Good spare blocks by plane.
     pub(crate) spares: Vec<u32>,
+    pub(crate) bad: BadBlocks,
     pub(crate) retired: u32,
     pub(crate) read_only: bool,
     /// Stripes whose dies or planes do not answer.
@@ -198,6 +201,7 @@ impl<M: PageMedia> PageFtl<M> {
         let types = config.timing.page_types() as usize;
         let by_row = |ns: &[u64]| (0..shape.pages_per_block as usize).map(|row| ns[row % types]).collect();
         let streams = (0..sizes.streams).map(|_| Stream::new()).collect();
+        let stripes = shape.stripes(config.order, config.timing.multi_plane);
         PageFtl {
             config: config.clone(),
             sizes,
@@ -216,7 +220,7 @@ impl<M: PageMedia> PageFtl<M> {
             tasks: Vec::new(),
             vacant: Vec::new(),
             collector: Collector::default(),
-            checkpoints: Checkpoints::default(),
+            checkpoints: Checkpoints::new(&stripes),
             map_cache: (ftl.map_cache_pages > 0).then(|| MapCache::new(sizes.map_pages, ftl.map_cache_pages)),
             sequence: 0,
             next_life: 1,
@@ -226,6 +230,7 @@ impl<M: PageMedia> PageFtl<M> {
             completed: VecDeque::new(),
             next_request: RequestId(1),
             spares: vec![ftl.spare_blocks_per_plane; shape.planes() as usize],
+            bad: BadBlocks::default(),
             retired: 0,
             read_only: false,
             dead: BTreeSet::new(),
@@ -238,7 +243,7 @@ impl<M: PageMedia> PageFtl<M> {
                 stripes: Divisor::new(sizes.stripes),
                 page_units: Divisor::new(shape.units_per_page()),
             },
-            stripes: shape.stripes(config.order, config.timing.multi_plane),
+            stripes,
             row_read_ns: by_row(&config.timing.read_ns),
             row_program_ns: by_row(&config.timing.program_ns),
             bug: None,
@@ -331,6 +336,7 @@ impl<M: PageMedia> PageFtl<M> {
                 Some(Task::Move { .. }) | None => {}
             }
         }
+        self.media.power_lost();
         self.media
     }
 

@@ -28,7 +28,18 @@ pub struct TrimRecord {
     pub sequence: u64,
 }
 
-/// The last slot of a checkpoint: without it there is none.
+/// A block that failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BadBlock {
+    /// Superblock that it was a part of.
+    pub superblock: u32,
+    /// Plane that it lies in, counted through all dies.
+    pub plane: u32,
+    /// Spare block of that plane that stands in; without one the superblock is used no more.
+    pub spare: Option<u32>,
+}
+
+/// The last record of a checkpoint: without it there is none.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Root {
     /// Highest sequence when the checkpoint began.
@@ -62,10 +73,12 @@ pub enum Record {
         /// Physical units by logical unit.
         entries: Vec<u32>,
     },
-    /// Trims.
-    Trims {
+    /// Trims, and blocks that went bad.
+    Journal {
         /// The trims.
         trims: Vec<TrimRecord>,
+        /// The blocks, in the order in which they failed.
+        bad: Vec<BadBlock>,
     },
     /// The end of a checkpoint.
     Root {
@@ -124,6 +137,28 @@ pub trait PageMedia {
 
     /// The dies or planes of a stripe stop answering: every `stripes`-th slot is [`SlotState::Dead`].
     fn lose_stripe(&mut self, stripe: u32);
+
+    /// From now on a spare block stands in for one that failed: its slots have the numbers of those. It takes over
+    /// what they hold with the next program or erase. Which blocks stand in is forgotten with the power.
+    ///
+    /// As these that follow, for media that model blocks; others find a slot by its number whatever stands there.
+    fn stand_in(&mut self, _bad: BadBlock) {}
+
+    /// The superblock in whose place a spare block of a plane was programmed, as its pages say.
+    fn stands_in(&self, _plane: u32, _spare: u32) -> Option<u32> {
+        None
+    }
+
+    /// So many blocks of each plane are marked as bad from the factory. They have no numbers.
+    fn set_factory_bad(&mut self, _by_plane: Vec<u32>) {}
+
+    /// What [`PageMedia::set_factory_bad`] set.
+    fn factory_bad(&self) -> &[u32] {
+        &[]
+    }
+
+    /// The power is off.
+    fn power_lost(&mut self) {}
 }
 
 /// Media that keeps nothing.

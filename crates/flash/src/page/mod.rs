@@ -8,6 +8,7 @@
 //! In prose: `docs/flash.md`.
 
 mod audit;
+mod bad;
 mod checkpoint;
 mod collect;
 mod config;
@@ -16,6 +17,7 @@ mod fill;
 mod ftl;
 mod mapcache;
 mod media;
+mod mirror;
 mod place;
 mod planted;
 mod recover;
@@ -26,10 +28,11 @@ mod stats;
 mod tests;
 mod victim;
 
+pub(crate) use config::Sizes;
 pub use config::{Collection, PageFtlConfig, PageFtlParams, Streams, VictimPolicy, WearLevelling};
 pub use fill::FillPattern;
 pub use ftl::PageFtl;
-pub use media::{NoMedia, PageMedia, Record, Root, SlotState, TrimRecord, Unit};
+pub use media::{BadBlock, NoMedia, PageMedia, Record, Root, SlotState, TrimRecord, Unit};
 #[cfg(any(test, feature = "planted"))]
 pub use planted::PageBug;
 pub use recover::PageRecovery;

@@ -282,6 +282,9 @@ impl<M: PageMedia> PageFtl<M> {
             let (slot, life, record) = self.data_record(SlotTask { units, ..task });
             self.media.program(slot, life, record);
         }
+        if !self.bad.copying.is_empty() {
+            self.note_copied(task.slot);
+        }
         self.checkpoints.in_flight[task.era] -= 1;
         if let Some(serial) = task.serial {
             self.streams[task.stream as usize].done(serial);
@@ -319,23 +322,32 @@ impl<M: PageMedia> PageFtl<M> {
         self.candidates.insert(number, superblock.valid, superblock.erases);
     }
 
-    /// A program failed: the block's pages are copied to a spare block of the plane, where the slot is
-    /// programmed again. Without a spare one it is tried again where it is, and the superblock is retired at
-    /// its next erase. Either way the units stay where the map has them, and in memory until they are safe.
+    /// A program failed. Without a spare block it is tried again where it is. Either way the units stay where the map
+    /// has them, and in memory until they are safe.
     fn program_again(&mut self, task: SlotTask, number: u32, row: u32, stripe: u32) {
-        self.counters.program_failures += 1;
-        let mut array_ns = self.row_program_ns[row as usize];
-        if self.replace_block(number, stripe) {
-            let rows = 0..row as usize;
-            array_ns += rows.map(|row| self.row_read_ns[row] + self.row_program_ns[row]).sum::<u64>();
-        }
+        let array_ns = self.program_failed(task.slot, number, row, stripe);
         self.program(task, stripe, array_ns);
     }
 
+    /// How long it takes to program a slot again that failed: where there is a spare block in the plane, the block's
+    /// pages are copied there first.
+    pub(crate) fn program_failed(&mut self, slot: u32, number: u32, row: u32, stripe: u32) -> u64 {
+        self.counters.program_failures += 1;
+        let array_ns = self.row_program_ns[row as usize];
+        let Some(bad) = self.replace_block(number, stripe) else { return array_ns };
+        self.bad.copying.push((slot, bad));
+        let rows = if bad.spare.is_some() { 0..row as usize } else { 0..0 };
+        array_ns + rows.map(|row| self.row_read_ns[row] + self.row_program_ns[row]).sum::<u64>()
+    }
+
     fn program(&mut self, task: SlotTask, stripe: u32, array_ns: u64) {
+        let class = task.stream_class;
+        self.program_in(stripe, class, array_ns, Task::Slot(task));
+    }
+
+    pub(crate) fn program_in(&mut self, stripe: u32, class: Class, array_ns: u64, task: Task) {
         let bytes = self.sizes.slot_units * BLOCK_BYTES;
-        let job = Job { kind: JobKind::Program, class: task.stream_class, array_ns, bytes, token: 0 };
-        self.issue_job(stripe, job, Task::Slot(task));
+        self.issue_job(stripe, Job { kind: JobKind::Program, class, array_ns, bytes, token: 0 }, task);
     }
 
     /// Whether a unit is programmed, and not still in memory.
@@ -359,7 +371,7 @@ impl<M: PageMedia> PageFtl<M> {
             }
         }
         if self.checkpoints.first_unsaved() <= sequence {
-            self.save_trims();
+            self.save_notes();
         }
     }
 }

@@ -52,12 +52,20 @@ pub enum PageBug {
     OriginalStands,
     /// A slot behind one that failed counts as programmed before that one is programmed again.
     OvertakeFailed,
+    /// Recovery reads only the first copy of what a checkpoint area holds.
+    FirstCopyOnly,
+    /// Both copies of what a checkpoint area holds lie on one die.
+    CopiesOnOneDie,
+    /// Recovery forgets the blocks that are on record as bad.
+    ForgetBadBlocks,
+    /// Recovery does not look which spare blocks hold pages.
+    ForgetStandIns,
 }
 
 impl PageBug {
     /// All of them.
     #[cfg(any(test, feature = "planted"))]
-    pub const ALL: [PageBug; 24] = [
+    pub const ALL: [PageBug; 28] = [
         PageBug::FlushWithoutOpenSlots,
         PageBug::FlushAnsweredEarly,
         PageBug::FlushWithoutTrims,
@@ -82,5 +90,9 @@ impl PageBug {
         PageBug::ReopenEmpty,
         PageBug::OriginalStands,
         PageBug::OvertakeFailed,
+        PageBug::FirstCopyOnly,
+        PageBug::CopiesOnOneDie,
+        PageBug::ForgetBadBlocks,
+        PageBug::ForgetStandIns,
     ];
 }

@@ -1,6 +1,8 @@
 //! The map from what is on the media.
 //!
-//! 1. Both areas are read. The newest whole checkpoint counts; without one the map is empty.
+//! 1. Spare blocks that hold pages say whose place they take. Both areas are read; of the two copies of each record
+//!    whichever can be read. The newest whole checkpoint counts; without one the map is empty. The blocks that it and
+//!    the journal behind it call bad are not used again.
 //! 2. Of each superblock of the log, slots are read until one says its life.
 //! 3. Superblocks of a life since the checkpoint began are read to the end, and those that were open then
 //!    from the place that the root names. The newest version of each unit found counts; a copy has the
@@ -8,7 +10,7 @@
 //! 4. Where nothing was found, the checkpoint's entry counts, unless it points to what was read in 3.
 //! 5. Trims on record kill what is older.
 //!
-//! Reads are bounded: the areas, a slot or so of each superblock, and the superblocks opened since the
+//! Reads are bounded: the areas, a slot or so of each superblock and spare block, and the superblocks opened since the
 //! checkpoint began, of which there are at most twice `checkpoint_superblocks` and those that collection
 //! opened meanwhile. Nothing is written: a recovery that is cut short changes nothing.
 
@@ -16,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::config::{ENTRIES_PER_MAP_PAGE, PageFtlConfig};
 use super::ftl::{NONE, PageFtl};
-use super::media::{PageMedia, Record, Root, SlotState, TrimRecord, Unit};
+use super::media::{BadBlock, PageMedia, Record, Root, SlotState, TrimRecord, Unit};
 use super::planted::PageBug;
 use super::space::SuperblockState;
 use crate::array::ConfigError;
@@ -28,7 +30,11 @@ pub struct PageRecovery {
     pub checkpoint: u64,
     /// Slots read of the checkpoint areas.
     pub area_slots_read: u64,
-    /// Slots read to learn the lives of superblocks.
+    /// Slots of the area in use that cannot be read. What they held was read from its other copy, or never counted.
+    pub area_slots_torn: u64,
+    /// Blocks that are known to have gone bad.
+    pub blocks_bad: u64,
+    /// Slots read to learn the lives of superblocks, and whose place spare blocks take.
     pub probe_slots_read: u64,
     /// Slots read of superblocks written since the checkpoint began.
     pub scan_slots_read: u64,
@@ -72,10 +78,24 @@ const NOTHING: Found = Found { sequence: 0, unit: NONE, rank: Rank { is_copy: fa
 struct Area {
     number: u64,
     area: u32,
-    next_slot: u32,
+    next_record: u32,
+    slots_torn: u64,
     root: Root,
     map: Vec<u32>,
     trims: Vec<TrimRecord>,
+    bad: Vec<BadBlock>,
+}
+
+impl Area {
+    /// Takes what the journal says, in its order; most of it twice.
+    fn take_journal(&mut self, journal: BTreeMap<(u32, u32), (Vec<TrimRecord>, Vec<BadBlock>)>) {
+        for (trims, bad) in journal.into_values() {
+            self.trims.extend(trims);
+            let is_new = |block: &BadBlock| !self.bad.contains(block);
+            let new: Vec<BadBlock> = bad.into_iter().filter(is_new).collect();
+            self.bad.extend(new);
+        }
+    }
 }
 
 /// What is known of a superblock.
@@ -168,6 +188,13 @@ impl<M: PageMedia> Recovery<M> {
 
     /// Step 1.
     fn read_areas(&mut self) {
+        let factory_bad = self.ftl.media.factory_bad().to_vec();
+        self.ftl.leave_out(&factory_bad);
+        let stand_ins = self.ftl.find_stand_ins();
+        let spares = u64::from(self.ftl.config.ftl.spare_blocks_per_plane);
+        self.report.probe_slots_read += spares * self.ftl.spares.len() as u64;
+        // The areas themselves may lie in spare blocks.
+        stand_ins.iter().for_each(|&bad| self.ftl.media.stand_in(bad));
         let areas = [self.read_area(0), self.read_area(1)];
         let prefers_old = self.ftl.has_bug(PageBug::StaleCheckpoint);
         let [first, second] = areas;
@@ -178,21 +205,27 @@ impl<M: PageMedia> Recovery<M> {
         };
         self.area = if first_counts { first } else { second };
         self.report.checkpoint = self.area.number;
+        self.report.area_slots_torn = self.area.slots_torn;
         self.sequence = self.area.root.sequence;
+        self.ftl.restore_bad_blocks(std::mem::take(&mut self.area.bad), &stand_ins);
+        self.report.blocks_bad = self.ftl.bad.table.len() as u64;
     }
 
     fn read_area(&mut self, area: u32) -> Area {
         let slots = self.ftl.sizes.area_superblocks * self.slots();
         let mut found = Area { area, ..Area::default() };
         let mut parts: BTreeMap<(u64, u32), Vec<u32>> = BTreeMap::new();
-        let mut root = None;
-        for slot in 0..slots {
+        let (mut root, mut journal) = (None, BTreeMap::new());
+        let mirror = self.ftl.checkpoints.mirrors[area as usize].clone();
+        let reads_first_only = self.ftl.has_bug(PageBug::FirstCopyOnly);
+        for slot in (0..slots).filter(|&slot| !reads_first_only || !mirror.is_copy(slot)) {
             self.report.area_slots_read += 1;
             let record = match self.ftl.media.slot(area * slots + slot) {
                 SlotState::Erased => continue,
                 SlotState::Torn => {
                     self.report.torn_slots += 1;
-                    found.next_slot = slot + 1;
+                    found.slots_torn += 1;
+                    found.next_record = mirror.first_record_from(slot + 1);
                     continue;
                 }
                 SlotState::Dead => {
@@ -201,16 +234,19 @@ impl<M: PageMedia> Recovery<M> {
                 }
                 SlotState::Whole { record, .. } => record,
             };
-            found.next_slot = slot + 1;
+            found.next_record = mirror.first_record_from(slot + 1);
             match record {
                 Record::Map { checkpoint, part, entries } => {
                     parts.insert((checkpoint, part), entries);
                 }
-                Record::Trims { trims } => found.trims.extend(trims),
+                Record::Journal { trims, bad } => {
+                    journal.insert((mirror.record_of(slot), slot), (trims, bad));
+                }
                 Record::Root { checkpoint, root: found } => root = Some((checkpoint, found)),
                 Record::Data { .. } => {}
             }
         }
+        found.take_journal(journal);
         if root.is_none() && self.ftl.has_bug(PageBug::CheckpointWithoutRoot) {
             root = parts
                 .keys()
@@ -356,7 +392,7 @@ impl<M: PageMedia> Recovery<M> {
         self.ftl.next_life = lives.max().unwrap_or(0).max(self.area.root.life).max(1) + 1;
         let checkpoints = &mut self.ftl.checkpoints;
         (checkpoints.number, checkpoints.current) = (self.area.number, self.area.area);
-        checkpoints.next_slot = self.area.next_slot;
+        checkpoints.next_record = self.area.next_record;
         checkpoints.opened = self.report.superblocks_scanned;
         // Behind the last slot that can be read a dead one may hold units: a checkpoint that calls its superblock
         // open would have the next recovery look for them there, and find nothing.
@@ -364,11 +400,16 @@ impl<M: PageMedia> Recovery<M> {
             self.reopen();
         }
         self.close_the_rest();
+        self.ftl.check_capacity();
         self.ftl.lost = self.lost_units();
         if self.dead.is_empty() {
             self.drop_copies();
         } else {
             self.mourn();
+        }
+        if self.area.slots_torn > 0 {
+            // So that there are two copies of all again.
+            self.ftl.checkpoints.start_early();
         }
         // Whatever is due begins with the first request.
         self.ftl.collector.kick = true;
@@ -409,7 +450,8 @@ impl<M: PageMedia> Recovery<M> {
             let Some(number) = mine.max_by_key(|&number| self.probes[number as usize].life) else { continue };
             let probe = self.probes[number as usize];
             let is_empty = self.ftl.superblocks[number as usize].valid == 0;
-            if probe.end == self.slots() || (is_empty && !self.ftl.has_bug(PageBug::ReopenEmpty)) {
+            let is_failing = self.ftl.superblocks[number as usize].is_failing;
+            if probe.end == self.slots() || is_failing || (is_empty && !self.ftl.has_bug(PageBug::ReopenEmpty)) {
                 continue;
             }
             self.ftl.superblocks[number as usize].state = SuperblockState::Open;
@@ -428,8 +470,10 @@ impl<M: PageMedia> Recovery<M> {
             let probe = self.probes[number as usize];
             let superblock = &mut self.ftl.superblocks[number as usize];
             (superblock.life, superblock.erases) = (probe.life, probe.erases);
-            if superblock.state != SuperblockState::Open {
-                self.ftl.close(number);
+            match superblock.state {
+                SuperblockState::Open | SuperblockState::Retired => {}
+                _ if superblock.is_failing && superblock.valid == 0 => self.ftl.retire(number),
+                _ => self.ftl.close(number),
             }
         }
     }

@@ -190,7 +190,7 @@ impl<M: PageMedia> PageFtl<M> {
             return Err(Refused::ReadOnly);
         }
         if !self.has_room_for_trim() {
-            self.save_trims();
+            self.save_notes();
             return Err(Refused::Busy);
         }
         self.sequence += 1;

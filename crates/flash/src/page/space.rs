@@ -1,4 +1,4 @@
-//! Superblocks: free, open, closed, erased, and the blocks of them that go bad.
+//! Superblocks: free, open, closed, erased, retired.
 
 use std::cmp::Reverse;
 
@@ -40,7 +40,7 @@ pub(crate) struct Superblock {
     pub opened_at: u64,
     /// Stripes whose erase is under way.
     pub erases_left: u32,
-    /// A block of it failed and cannot be replaced: it is retired at its next erase.
+    /// A block of it failed and cannot be replaced: it is retired instead of erased.
     pub is_failing: bool,
 }
 
@@ -87,13 +87,15 @@ impl<M: PageMedia> PageFtl<M> {
     pub(crate) fn stripe_erased(&mut self, superblock: u32, stripe: u32) {
         let is_wrong = self.has_bug(PageBug::EraseWrongVictim) && superblock + 1 < self.sizes.superblocks;
         let (first, stripes, count) = self.slots_of(superblock + u32::from(is_wrong), stripe);
-        if M::KEEPS {
-            self.media.erase(first, stripes, count);
-        }
         self.counters.blocks_erased += u64::from(self.sizes.slot_planes);
         if self.rng.chance(self.config.errors.erase_fail_ppm) {
             self.counters.erase_failures += 1;
-            self.replace_block(superblock, stripe);
+            let bad = self.replace_block(superblock, stripe);
+            self.bad.table.extend(bad);
+        }
+        if M::KEEPS {
+            // Of the spare block, if one took the place.
+            self.media.erase(first, stripes, count);
         }
         let state = &mut self.superblocks[superblock as usize];
         state.erases_left -= 1;
@@ -107,51 +109,11 @@ impl<M: PageMedia> PageFtl<M> {
             // The areas have no substitute: a block of theirs that cannot be replaced is used on.
             state.state = SuperblockState::Free;
         } else if state.is_failing {
-            state.state = SuperblockState::Retired;
-            self.retired += 1;
-            self.check_capacity();
+            self.retire(superblock);
         } else {
             self.give_back(superblock);
         }
         self.superblock_erased(superblock);
-    }
-
-    /// A block failed: a spare one of its plane takes its place, or the superblock is retired at its next
-    /// erase. Returns whether there was a spare one.
-    pub(crate) fn replace_block(&mut self, superblock: u32, stripe: u32) -> bool {
-        let (die, plane) = self.stripes[stripe as usize];
-        // With multi-plane operations the failing plane is any of the die's.
-        let plane =
-            if self.sizes.slot_planes > 1 { self.rng.below(u64::from(self.sizes.slot_planes)) as u32 } else { plane };
-        self.counters.blocks_gone_bad += 1;
-        let spares = &mut self.spares[(die * self.config.shape.planes_per_die + plane) as usize];
-        if *spares > 0 {
-            *spares -= 1;
-            return true;
-        }
-        self.superblocks[superblock as usize].is_failing = true;
-        false
-    }
-
-    /// Draws the blocks that are bad from the start. In a plane with more of them than spare blocks, the
-    /// last superblocks go without.
-    pub(crate) fn find_bad_blocks(&mut self) {
-        let ppm = self.config.errors.factory_bad_ppm;
-        if ppm == 0 {
-            return;
-        }
-        let first = 2 * self.sizes.area_superblocks;
-        for plane in 0..self.spares.len() {
-            let bad = (0..self.config.shape.blocks_per_plane).filter(|_| self.rng.chance(ppm)).count() as u32;
-            self.counters.blocks_bad_from_factory += u64::from(bad);
-            let short = bad.saturating_sub(self.spares[plane]);
-            self.spares[plane] = self.spares[plane].saturating_sub(bad);
-            for superblock in (first..self.sizes.superblocks).rev().take(short as usize) {
-                let state = &mut self.superblocks[superblock as usize].state;
-                self.retired += u32::from(*state != SuperblockState::Retired);
-                *state = SuperblockState::Retired;
-            }
-        }
     }
 
     /// Goes read-only when a write waits for space, nothing is under way that could free any, and the superblock that

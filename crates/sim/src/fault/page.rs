@@ -16,6 +16,10 @@ use crate::Rng;
 
 /// Losses of power of one seed.
 pub(super) const CUTS: u64 = 5;
+/// Events within which a loss of power that seeks an erase finds one.
+const ERASE_SOUGHT_MAX: u64 = 400;
+/// Events after the beginning of the erase that it found.
+const AFTER_ERASE_MAX: u64 = 4;
 /// Units of the largest write or trim.
 const COUNT_MAX: u64 = 3;
 
@@ -24,7 +28,10 @@ const COUNT_MAX: u64 = 3;
 struct Faults {
     units_rot: bool,
     slots_rot: bool,
+    areas_rot: bool,
     dies_die: bool,
+    /// Three writes of four go to so many units, where this is not 0: superblocks empty soon.
+    hot_units: u64,
 }
 
 pub(super) struct PageWorld {
@@ -41,6 +48,12 @@ pub(super) struct PageWorld {
     fuel: u64,
     /// Flushes under way, and the sequence that each covers.
     flushes: Vec<(RequestId, u64)>,
+    /// Power is lost so many events after the next erase of a superblock that is at most so old has begun.
+    after_erase: Option<(u64, u64)>,
+    /// A die or a plane died, while everything that a checkpoint area holds had two copies, and none before.
+    is_first_death: bool,
+    /// More died, or earlier.
+    is_more_dead: bool,
     /// A recovery said that it does not know what lies on a dead die: nothing is promised any more.
     is_over: bool,
 }
@@ -50,6 +63,11 @@ impl World for PageWorld {
         for cut in 0..CUTS {
             let mut rng = Rng::new(self.seed ^ (cut + 1) << 48).fork();
             self.fuel = if rng.one_in(4) { rng.below(10) } else { 20 + rng.below(400) };
+            let ages = [u64::MAX, 4, 2][rng.below(3) as usize];
+            self.after_erase = rng.one_in(2).then(|| (rng.below(AFTER_ERASE_MAX), ages));
+            if self.after_erase.is_some() {
+                self.fuel += ERASE_SOUGHT_MAX;
+            }
             while self.fuel > 0 {
                 self.fuel -= 1;
                 if let Some(mut rng) = self.script.next_operation() {
@@ -82,7 +100,15 @@ impl PageWorld {
         let bug = Planted::page(bug);
         let mut rng = Rng::new(seed).fork();
         let config = draw_config(&mut rng);
-        let faults = Faults { units_rot: rng.one_in(3), slots_rot: rng.one_in(3), dies_die: rng.one_in(8) };
+        let faults = Faults {
+            units_rot: rng.one_in(3),
+            slots_rot: rng.one_in(3),
+            areas_rot: false,
+            dies_die: rng.one_in(6),
+            hot_units: if rng.one_in(3) { 1 + rng.below(COUNT_MAX) } else { 0 },
+        };
+        // A death that meets a record with one copy left is told, and nothing is promised.
+        let faults = Faults { areas_rot: !faults.dies_die && rng.one_in(2), ..faults };
         let media = SlotArray::new(&config, rng.next());
         let mut ftl = PageFtl::with_media(&config, seed, media).expect("the configuration was validated");
         plant_page(&mut ftl, bug);
@@ -98,6 +124,9 @@ impl PageWorld {
             bug,
             fuel: 0,
             flushes: Vec::new(),
+            after_erase: None,
+            is_first_death: false,
+            is_more_dead: false,
             is_over: false,
         }
     }
@@ -113,13 +142,19 @@ impl PageWorld {
     fn operate(&mut self, rng: &mut Rng) -> Check {
         let units = self.config.ftl.logical_units;
         // Half of the work goes to a quarter of the units.
-        let span = if rng.one_in(2) { units } else { units.div_ceil(4) };
+        let span = match self.faults.hot_units {
+            hot if hot > 0 && !rng.one_in(4) => hot.min(units),
+            _ if rng.one_in(2) => units,
+            _ => units.div_ceil(4),
+        };
         let lpn = rng.below(span);
         match rng.below(21) {
             0..12 => {
                 let count = if rng.one_in(6) { 1 + rng.below(COUNT_MAX.min(units - lpn)) } else { 1 };
                 self.write(lpn, count)
             }
+            // All that is hot: superblocks that hold nothing else are empty, and no write came after.
+            12..15 if self.faults.hot_units > 0 && rng.one_in(2) => self.trim(0, self.faults.hot_units.min(units)),
             12..15 => self.trim(lpn, 1 + rng.below(COUNT_MAX.min(units - lpn))),
             15 => self.flush(rng.one_in(2)),
             16 => self.read(lpn, 1 + rng.below(COUNT_MAX.min(units - lpn))),
@@ -234,6 +269,11 @@ impl PageWorld {
         }
     }
 
+    fn note_death(&mut self, has_copies: bool) {
+        let is_first = has_copies && !self.is_first_death && !self.is_more_dead;
+        (self.is_first_death, self.is_more_dead) = (is_first, !is_first);
+    }
+
     fn seen(&self, lpn: u64) -> Content {
         match self.ftl.as_ref().expect("it is there between cuts").payload(lpn) {
             Ok(None) => Content::Nothing,
@@ -259,6 +299,12 @@ impl PageWorld {
         let (draw, faults, now) = (rng.next(), self.faults, self.now);
         let shape = self.config.shape;
         match rng.below(40) {
+            _ if faults.areas_rot && rng.one_in(3) => {
+                if self.ftl().media_mut().rot_area_slot(draw) {
+                    self.script.tell(|| format!("at {now}, a slot of a checkpoint area rots"));
+                    self.count("rotten area slots", 1);
+                }
+            }
             0..16 if faults.units_rot => {
                 if let Some(unit) = self.ftl().media_mut().rot_unit(draw) {
                     self.script.tell(|| format!("at {now}, {unit:?} rots"));
@@ -272,8 +318,9 @@ impl PageWorld {
                 }
             }
             39 if faults.dies_die => {
-                let die = rng.below(u64::from(shape.dies())) as u32;
-                let plane = rng.one_in(2).then(|| rng.below(u64::from(shape.planes_per_die)) as u32);
+                let (die, plane) = draw_death(&shape, rng);
+                let has_copies = self.ftl().media().has_copies();
+                self.note_death(has_copies);
                 self.script.tell(|| format!("at {now}, die {die} dies, plane {plane:?}"));
                 self.ftl().lose_die(now, die, plane);
                 self.count("dead dies and planes", 1);
@@ -294,6 +341,12 @@ impl PageWorld {
             self.now = self.now.max(at);
             let now = self.now;
             self.ftl().poll(now, &mut completed);
+        }
+        if let Some((events, age_max)) = self.after_erase
+            && self.fuel <= ERASE_SOUGHT_MAX
+            && self.ftl().age_of_erased().is_some_and(|age| age <= age_max)
+        {
+            self.fuel = self.fuel.min(events);
         }
         Some(completed)
     }
@@ -344,8 +397,22 @@ impl PageWorld {
             self.count(name, count);
         }
         let vouched = ftl.vouches();
-        let media = ftl.lose_power();
+        let mut media = ftl.lose_power();
         self.flushes.clear();
+        if self.faults.areas_rot {
+            let hit = (0..rng.below(3)).filter(|_| media.rot_area_slot(rng.next())).count() as u64;
+            self.script.tell(|| format!("{hit} slots of checkpoint areas rot while the power is off"));
+            self.count("rotten area slots", hit);
+        }
+        let dies_now = self.faults.dies_die && !self.is_first_death && !self.is_more_dead && rng.one_in(6);
+        if dies_now {
+            let (die, plane) = draw_death(&self.config.shape, rng);
+            self.script.tell(|| format!("die {die} dies while the power is off, plane {plane:?}"));
+            self.note_death(media.has_copies());
+            media.lose_die(die, plane);
+            self.count("dead dies and planes", 1);
+        }
+        let vouched = vouched && !dies_now;
         if rng.one_in(4) {
             self.recover_twice(media.clone(), rng.clone())?;
         }
@@ -358,10 +425,7 @@ impl PageWorld {
         ftl.audit()?;
         ftl.advance(now);
         self.ftl = Some(ftl);
-        if report.unvouched {
-            self.is_over = true;
-            return Ok(());
-        }
+        self.is_over = report.unvouched;
         self.check_recovered()
     }
 
@@ -385,6 +449,7 @@ impl PageWorld {
         for (name, count) in [
             ("torn slots", report.torn_slots),
             ("copies dropped", u64::from(report.copies_dropped)),
+            ("bad blocks found", report.blocks_bad),
             ("deaths on no checkpoint", u64::from(report.unvouched)),
         ] {
             self.count(name, count);
@@ -400,18 +465,36 @@ impl PageWorld {
     }
 
     fn check_recovered(&mut self) -> Check {
-        self.count("units checked", self.config.ftl.logical_units);
-        for lpn in 0..self.config.ftl.logical_units {
+        if self.is_over && self.is_more_dead {
+            // Both copies of what a checkpoint area holds may be gone.
+            return Ok(());
+        }
+        let units = self.config.ftl.logical_units;
+        let mut lost = 0;
+        for lpn in 0..units {
             let seen = self.seen(lpn);
-            if seen == Content::Lost {
-                self.count("units lost", 1);
-            }
             let media = self.ftl.as_ref().expect("it is there between cuts").media();
-            self.reference.check_recovered(lpn, seen, 0, true, |payload| media.is_damaged(payload))?;
+            let damaged = |payload| media.is_damaged(payload);
+            // What lies on a die whose death is on no checkpoint may read as what it was before.
+            if !self.is_over || !self.reference.may_any_be_lost(lpn, damaged) {
+                lost += u64::from(seen == Content::Lost);
+                self.reference.check_recovered(lpn, seen, 0, true, damaged)?;
+            }
+        }
+        self.count("units checked", units);
+        self.count("units lost", lost);
+        if self.is_over {
+            return Ok(());
         }
         self.ftl().media_mut().fade();
         self.check_newest()
     }
+}
+
+/// A die, or one plane of it.
+fn draw_death(shape: &Shape, rng: &mut Rng) -> (u32, Option<u32>) {
+    let die = rng.below(u64::from(shape.dies())) as u32;
+    (die, rng.one_in(2).then(|| rng.below(u64::from(shape.planes_per_die)) as u32))
 }
 
 /// Superblocks that recovery may read: what the host opens before it waits for a checkpoint, what was open, and

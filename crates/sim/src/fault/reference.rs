@@ -76,6 +76,11 @@ impl Reference {
         *self.versions[unit as usize].last().expect("a unit has a version")
     }
 
+    /// Whether any version that a unit may read as is damaged.
+    pub(super) fn may_any_be_lost(&self, unit: u64, damaged: impl Fn(u64) -> bool) -> bool {
+        self.versions[unit as usize].iter().any(|version| may_be_lost(version.content, &damaged))
+    }
+
     /// While the power is on the newest version is read, or an error where `damaged` says that it may be.
     pub(super) fn check_newest(&self, unit: u64, seen: Content, damaged: impl Fn(u64) -> bool) -> Check {
         let newest = self.newest(unit).content;

@@ -50,7 +50,7 @@ fn eight_blocks(streams: Streams) -> PageFtlConfig {
             dies_per_chip: 1,
             planes_per_die: 1,
             blocks_per_plane: 8,
-            pages_per_block: 4,
+            pages_per_block: 8,
             page_bytes: 4096,
         },
         order: "PCWD".parse().unwrap(),
@@ -68,7 +68,7 @@ fn eight_blocks(streams: Streams) -> PageFtlConfig {
         },
         errors: ErrorParams::none(1),
         ftl: PageFtlParams {
-            logical_units: 8,
+            logical_units: 20,
             spare_blocks_per_plane: 0,
             streams,
             slots_per_die_max: 4,
