@@ -1,5 +1,5 @@
 //! Tests of the page-mapped FTL.
 
 mod amplification;
-mod common;
+pub(crate) mod common;
 mod model;
