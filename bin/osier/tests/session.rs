@@ -323,6 +323,34 @@ fn a_second_signal_ends_at_once_and_says_so() {
     assert!(home.osier(&["device", "check", "d"]).status.success());
 }
 
+/// What is written to a device without media takes its time and is nowhere: no read makes it up.
+#[test]
+fn a_device_without_media_takes_writes_and_never_makes_up_what_they_were() {
+    let home = Home::new();
+    home.device("none", &["--media", "none"]);
+    let recording = home.path("recording");
+    let recording = recording.to_str().unwrap();
+    // The second finds the device as new.
+    for seed in ["1", "2"] {
+        let basics = ["--json", "soak", "none", "--no-model-timing", "--request-blocks", "16", "--seed", seed];
+        let out = home.osier(&[&basics[..], &["--requests", "10000", "--record-core", recording]].concat());
+        assert_eq!(out.status.code(), Some(1), "{}", text(&out.stderr));
+        let found: Value = serde_json::from_slice(&out.stdout).unwrap();
+        let tally = &found["tally"];
+        for fault in ["lost", "repeated", "out_of_order", "wrong_blocks"] {
+            assert_eq!(tally[fault], 0, "{tally}");
+        }
+        assert!(tally["completed"].as_u64().unwrap() > 6_000, "{tally}");
+        let failures = tally["first_failures"].as_array().unwrap();
+        assert!(!failures.is_empty(), "{tally}");
+        let honest = |failure: &Value| failure.as_str().unwrap().contains("unrecovered read error");
+        assert!(failures.iter().all(honest), "{tally}");
+        assert!(home.osier(&["device", "check", "none"]).status.success());
+        let replayed = home.osier(&["replay", recording]);
+        assert!(replayed.status.success(), "{}", text(&replayed.stderr));
+    }
+}
+
 impl Server {
     /// A device that serves, in a process group of its own as a terminal's job has.
     fn start(home: &Home, device: &str) -> Server {
