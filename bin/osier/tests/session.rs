@@ -351,6 +351,35 @@ fn a_device_without_media_takes_writes_and_never_makes_up_what_they_were() {
     }
 }
 
+/// A demonstration that is ended at once leaves no device behind in the temporary directory.
+#[test]
+fn a_second_signal_to_the_demonstration_leaves_nothing_behind() {
+    let home = Home::new();
+    let (scratch, input) = (home.path("scratch"), home.path("input"));
+    std::fs::create_dir(&scratch).unwrap();
+    write(&input, &"a line of text\n".repeat(10_000));
+    let left = || std::fs::read_dir(&scratch).unwrap().count();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_osier"));
+    command.args(["demo", "--seconds", "60", "--input"]).arg(&input).current_dir(home.0.path());
+    command.env("OSIER_HOME", home.0.path()).env("TMPDIR", &scratch);
+    command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::piped());
+    let mut demo = Server(command.spawn().unwrap());
+    let domains = demo.domains(&[]);
+    assert_eq!(left(), 1);
+    let (pid, [device, host]) = (demo.0.id().to_string(), [domains[0].to_string(), domains[1].to_string()]);
+    Server::signal("-STOP", &device);
+    Server::signal("-INT", &pid);
+    eventually(|| Path::new("/proc").join(&host).join("exe").read_link().is_err());
+    assert_eq!(left(), 1, "it waits for the device");
+    Server::signal("-INT", &pid);
+    let said = std::io::read_to_string(demo.0.stderr.take().unwrap()).unwrap();
+    assert_eq!(demo.0.wait().unwrap().code(), Some(1), "{said}");
+    assert!(said.contains("a second signal ends this at once"), "{said}");
+    assert!(said.contains("its temporary directory is removed"), "{said}");
+    assert_eq!(left(), 0);
+    eventually(|| !Path::new("/proc").join(&device).exists());
+}
+
 impl Server {
     /// A device that serves, in a process group of its own as a terminal's job has.
     fn start(home: &Home, device: &str) -> Server {
