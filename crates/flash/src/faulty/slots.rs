@@ -84,8 +84,6 @@ pub struct SlotArray {
     announced: Vec<BadBlock>,
     /// Of these, those that were on record when power was lost.
     recorded: Vec<BadBlock>,
-    /// Nothing was programmed or erased since the power came back.
-    is_back: bool,
     /// The blocks that `recorded` calls bad.
     is_barred: BTreeSet<Block>,
     /// Slots of erases that were cut.
@@ -121,7 +119,6 @@ impl SlotArray {
             moving: BTreeSet::new(),
             announced: Vec::new(),
             recorded: Vec::new(),
-            is_back: false,
             is_barred: BTreeSet::new(),
             slots_per_superblock: slots_per_superblock as usize,
             slots: vec![SlotState::Erased; slots as usize],
@@ -236,7 +233,6 @@ impl SlotArray {
 
     /// The blocks of a slot are written to: those that the FTL takes hold its pages now, and none of them is bad.
     fn write_to(&mut self, slot: u32) {
-        self.is_back = false;
         if self.holders.is_empty() && self.stand_ins.is_empty() && self.is_barred.is_empty() {
             return;
         }
@@ -379,15 +375,17 @@ impl PageMedia for SlotArray {
     }
 
     fn stand_in(&mut self, bad: BadBlock) {
+        if let Some(spare) = bad.spare {
+            self.stand_ins.insert((bad.superblock, bad.plane), spare);
+        }
+    }
+
+    fn replace(&mut self, bad: BadBlock) {
         let place = (bad.superblock, bad.plane);
-        let is_held = self.stand_ins.get(&place) == self.holders.get(&place);
-        if is_held && !self.is_back {
+        if self.stand_ins.get(&place) == self.holders.get(&place) {
             self.moving.insert(place);
         }
-        match bad.spare {
-            Some(spare) => self.stand_ins.insert(place, spare),
-            None => self.stand_ins.remove(&place),
-        };
+        self.stand_in(bad);
     }
 
     fn stands_in(&self, plane: u32, spare: u32) -> Option<u32> {
@@ -413,7 +411,6 @@ impl PageMedia for SlotArray {
     fn power_lost(&mut self) {
         self.stand_ins.clear();
         self.moving.clear();
-        self.is_back = true;
         self.bar();
     }
 }

@@ -49,7 +49,7 @@ impl<M: PageMedia> PageFtl<M> {
             let mut all = 0..self.config.ftl.spare_blocks_per_plane;
             let spare = all.find(|&spare| !self.bad.is_taken(plane, spare)).expect("a spare block is left");
             let bad = BadBlock { superblock, plane, spare: Some(spare) };
-            self.media.stand_in(bad);
+            self.media.replace(bad);
             return Some(bad);
         }
         let is_area = superblock < 2 * self.sizes.area_superblocks;

@@ -12,6 +12,9 @@
 //!    trims since 2 are written, and the table of bad blocks;
 //! 5. the root is written. With it the checkpoint counts, and its area is the *current* one.
 //!
+//! If a die dies before 5, there is no root, and the next checkpoint knows what is dead. If one dies in 5, recovery
+//! takes the root that lies on another die, and so the checkpoint counts here, too; it does not know of the death.
+//!
 //! Trims and blocks that go bad are recorded in the current area behind the checkpoint. Between 4 and 5 they wait.
 //!
 //! A part of the map may name units that were written after 2: those are found in the superblocks, newest
@@ -195,28 +198,43 @@ impl<M: PageMedia> PageFtl<M> {
             through: trims.last().map_or(0, |trim| trim.sequence),
             bad: self.bad.saved + bad.len(),
         };
-        checkpoints.saves_in_flight = 2;
         checkpoints.next_record = record + 1;
-        self.counters.trim_slots_programmed += 2;
-        self.write_area(area, record, kind, &Record::Journal { trims, bad });
+        let copies = self.write_area(area, record, kind, &Record::Journal { trims, bad });
+        self.checkpoints.saves_in_flight = copies;
+        self.counters.trim_slots_programmed += u64::from(copies);
+    }
+
+    /// Whether a copy of a record of an area lies on a stripe that lives.
+    fn has_live_copy(&self, area: u32, record: u32) -> bool {
+        let slots = self.checkpoints.mirrors[area as usize].slots(record);
+        slots.iter().any(|slot| !self.is_dead(slot % self.sizes.stripes))
     }
 
     /// The first record of an area, from this one on, of which a copy lies on a stripe that lives.
     fn live_record(&self, area: u32, from: u32) -> u32 {
-        let mirror = &self.checkpoints.mirrors[area as usize];
-        let lives = |&record: &u32| mirror.slots(record).iter().any(|slot| !self.is_dead(slot % self.sizes.stripes));
-        let end = mirror.records(&self.sizes);
+        let end = self.checkpoints.mirrors[area as usize].records(&self.sizes);
+        let lives = |&record: &u32| self.has_live_copy(area, record);
         if self.is_frozen() { (from..end).find(lives).unwrap_or(end) } else { from }
     }
 
-    /// Programs a record of an area, twice.
-    fn write_area(&mut self, area: u32, number: u32, kind: AreaKind, record: &Record) {
+    /// Whether slots of an area are in flight.
+    fn is_area_in_flight(&self, area: u32) -> bool {
+        let of = self.area_slots();
+        self.tasks.iter().flatten().any(|task| matches!(task, Task::Area { slot, .. } if slot / of == area))
+    }
+
+    /// Programs a record of an area, twice where there is room. Returns how often.
+    fn write_area(&mut self, area: u32, number: u32, kind: AreaKind, record: &Record) -> u32 {
         let bytes = self.sizes.slot_units * BLOCK_BYTES;
-        for slot in self.checkpoints.mirrors[area as usize].slots(number) {
+        let mut slots = self.checkpoints.mirrors[area as usize].slots(number).to_vec();
+        slots.dedup();
+        let copies = slots.len() as u32;
+        for slot in slots {
             let slot = area * self.area_slots() + slot;
             let record = M::KEEPS.then(|| record.clone());
             self.issue(slot, JobKind::Program, Class::Host, bytes, Task::Area { slot, record, kind });
         }
+        copies
     }
 
     /// Writes a record of the checkpoint that is under way.
@@ -224,9 +242,9 @@ impl<M: PageMedia> PageFtl<M> {
         let area = 1 - self.checkpoints.current;
         let number = self.live_record(area, self.checkpoints.target_record);
         self.checkpoints.target_record = number + 1;
-        self.checkpoints.writes_in_flight += 2;
-        self.counters.map_slots_programmed += 2;
-        self.write_area(area, number, kind, record);
+        let copies = self.write_area(area, number, kind, record);
+        self.checkpoints.writes_in_flight += copies;
+        self.counters.map_slots_programmed += u64::from(copies);
     }
 
     /// Takes the checkpoint on, as far as it goes now.
@@ -256,7 +274,11 @@ impl<M: PageMedia> PageFtl<M> {
     /// Step 1.
     fn erase_area(&mut self) {
         let area = 1 - self.checkpoints.current;
-        let mirror = Mirror::new(&self.stripes, |stripe| !self.is_dead(stripe));
+        // A note that fails is programmed again, which would be behind the erase of its area.
+        if self.is_area_in_flight(area) && !self.has_bug(PageBug::EraseUnderNotes) {
+            return;
+        }
+        let mirror = Mirror::new(&self.stripes, |stripe| !self.is_dead(stripe)).or_once(&self.sizes);
         if mirror.records(&self.sizes) < self.sizes.area_records {
             self.checkpoints.give_up();
         }
@@ -380,8 +402,12 @@ impl<M: PageMedia> PageFtl<M> {
         }
     }
 
-    /// Step 5.
+    /// Step 5, unless something died since the checkpoint began.
     fn write_root(&mut self) {
+        if self.checkpoints.dead_at_start != self.dead.len() {
+            self.start_over();
+            return;
+        }
         self.checkpoints.phase = Phase::Root;
         let (checkpoint, root) = (self.checkpoints.number + 1, self.checkpoints.root.clone());
         self.write_target(AreaKind::Root, &Record::Root { checkpoint, root });
@@ -447,16 +473,23 @@ impl<M: PageMedia> PageFtl<M> {
         }
     }
 
+    /// The checkpoint that is under way does not count: the next one begins at once.
+    fn start_over(&mut self) {
+        self.checkpoints.phase = Phase::Idle;
+        self.checkpoints.start_early();
+    }
+
     fn seal(&mut self) {
-        let dead = self.dead.len();
-        let checkpoints = &mut self.checkpoints;
-        checkpoints.phase = Phase::Idle;
-        if checkpoints.dead_at_start != dead {
-            // A part of it may be gone: the next one knows.
-            checkpoints.start_early();
+        let area = 1 - self.checkpoints.current;
+        let is_hit = self.checkpoints.dead_at_start != self.dead.len();
+        let is_whole = (0..self.checkpoints.target_record).all(|record| self.has_live_copy(area, record));
+        if is_hit && (!is_whole || self.has_bug(PageBug::UnsealedRoot)) {
+            self.start_over();
             return;
         }
-        checkpoints.dead_at_seal = dead;
+        let checkpoints = &mut self.checkpoints;
+        checkpoints.phase = Phase::Idle;
+        checkpoints.dead_at_seal = checkpoints.dead_at_start;
         checkpoints.number += 1;
         checkpoints.current = 1 - checkpoints.current;
         checkpoints.next_record = checkpoints.target_record;

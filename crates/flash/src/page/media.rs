@@ -138,11 +138,15 @@ pub trait PageMedia {
     /// The dies or planes of a stripe stop answering: every `stripes`-th slot is [`SlotState::Dead`].
     fn lose_stripe(&mut self, stripe: u32);
 
-    /// From now on a spare block stands in for one that failed: its slots have the numbers of those. It takes over
-    /// what they hold with the next program or erase. Which blocks stand in is forgotten with the power.
+    /// From now on a spare block stands in for one that failed: its slots have the numbers of those. Which blocks
+    /// stand in is forgotten with the power.
     ///
     /// As these that follow, for media that model blocks; others find a slot by its number whatever stands there.
     fn stand_in(&mut self, _bad: BadBlock) {}
+
+    /// A block failed, and a spare one stands in from now on ([`PageMedia::stand_in`]). It takes over what the slots
+    /// hold with the next program or erase.
+    fn replace(&mut self, _bad: BadBlock) {}
 
     /// The superblock in whose place a spare block of a plane was programmed, as its pages say.
     fn stands_in(&self, _plane: u32, _spare: u32) -> Option<u32> {

@@ -2,7 +2,7 @@
 //!
 //! The slots of an area on stripes that live are counted row by row. Groups of twice `distance` of them follow each
 //! other; the second half of a group repeats the first. So the slots of each block are taken in their order, and none
-//! is left out.
+//! is left out. Where dead stripes leave no room for that, each record lies there once.
 
 use super::config::Sizes;
 
@@ -13,7 +13,7 @@ pub(crate) struct Mirror {
     live: Vec<u32>,
     /// Stripes of a row.
     stripes: u32,
-    /// Slots from a record to its copy.
+    /// Slots from a record to its copy; 0 without copies.
     distance: u32,
 }
 
@@ -31,6 +31,14 @@ impl Mirror {
         Mirror { live, stripes, distance }
     }
 
+    /// Each record once, where there is no room for two.
+    pub(crate) fn or_once(mut self, sizes: &Sizes) -> Mirror {
+        if self.records(sizes) < sizes.area_records {
+            self.distance = 0;
+        }
+        self
+    }
+
     /// Both copies on the same stripe: what a planted bug does, where that much fits.
     pub(crate) fn on_one_die(mut self, sizes: &Sizes) -> Mirror {
         let right = self.distance;
@@ -45,13 +53,17 @@ impl Mirror {
     pub(crate) fn records(&self, sizes: &Sizes) -> u32 {
         let rows = sizes.area_superblocks * sizes.slots_per_superblock / self.stripes;
         let slots = rows * self.live.len() as u32;
+        if self.distance == 0 {
+            return slots;
+        }
         let (groups, rest) = (slots / (2 * self.distance), slots % (2 * self.distance));
         groups * self.distance + rest.saturating_sub(self.distance)
     }
 
-    /// The slots, in their area, of a record and its copy.
+    /// The slots, in their area, of a record and its copy; the same without one.
     pub(crate) fn slots(&self, record: u32) -> [u32; 2] {
-        let first = record / self.distance * 2 * self.distance + record % self.distance;
+        let group = record.checked_div(self.distance).unwrap_or(0);
+        let first = record + group * self.distance;
         [first, first + self.distance].map(|index| {
             let count = self.live.len() as u32;
             index / count * self.stripes + self.live[(index % count) as usize]
@@ -65,7 +77,7 @@ impl Mirror {
 
     /// The first record all of whose slots, and of those that follow, lie at or behind this slot. All stripes live.
     pub(crate) fn first_record_from(&self, slot: u32) -> u32 {
-        slot.div_ceil(2 * self.distance) * self.distance
+        slot / (2 * self.distance) * self.distance + (slot % (2 * self.distance)).min(self.distance)
     }
 
     /// Whether a slot holds a copy, and not the record itself. All stripes live.
@@ -76,9 +88,33 @@ impl Mirror {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::array::{Order, Shape};
     use crate::page::tests::common;
+
+    /// Of two dies or more one dies: what is left takes a whole checkpoint, each record in a slot of its own.
+    #[test]
+    fn after_the_death_of_a_die_an_area_still_takes_a_checkpoint() {
+        for (channels, planes) in [(2, 1), (2, 2), (3, 1), (4, 2)] {
+            let shape = Shape { channels, planes_per_die: planes, ..common::ONE_DIE };
+            let mut config = common::config(shape, common::params(1));
+            (config.timing.multi_plane, config.ftl.checkpoint_superblocks) = (false, 1);
+            let sizes = Sizes::new(&config);
+            let places = shape.stripes("PCWD".parse().unwrap(), false);
+            let lives = |stripe: u32| places[stripe as usize].0 != 0;
+            let mirror = Mirror::new(&places, lives).or_once(&sizes);
+            let mut taken = BTreeSet::new();
+            for record in 0..mirror.records(&sizes) {
+                for slot in BTreeSet::from(mirror.slots(record)) {
+                    assert!(lives(slot % sizes.stripes) && slot < sizes.area_superblocks * sizes.slots_per_superblock);
+                    assert!(taken.insert(slot), "{shape:?}: slot {slot} is taken twice");
+                }
+            }
+            assert!(mirror.records(&sizes) >= sizes.area_records, "{shape:?}");
+        }
+    }
 
     /// Every order of every small shape: each record has two slots of its own on two dies, blocks are filled in order,
     /// and what is said to fit does.

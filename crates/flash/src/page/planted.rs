@@ -60,12 +60,20 @@ pub enum PageBug {
     ForgetBadBlocks,
     /// Recovery does not look which spare blocks hold pages.
     ForgetStandIns,
+    /// A checkpoint during whose root a die died does not count, though recovery takes it.
+    UnsealedRoot,
+    /// A checkpoint area is erased while a note for it is in flight.
+    EraseUnderNotes,
+    /// A write goes on waiting for the space of a superblock that was retired.
+    WaitForRetired,
+    /// Recovery goes on in a superblock of which slots may lie on a dead die.
+    ReopenBesideDeath,
 }
 
 impl PageBug {
     /// All of them.
     #[cfg(any(test, feature = "planted"))]
-    pub const ALL: [PageBug; 28] = [
+    pub const ALL: [PageBug; 32] = [
         PageBug::FlushWithoutOpenSlots,
         PageBug::FlushAnsweredEarly,
         PageBug::FlushWithoutTrims,
@@ -94,5 +102,9 @@ impl PageBug {
         PageBug::CopiesOnOneDie,
         PageBug::ForgetBadBlocks,
         PageBug::ForgetStandIns,
+        PageBug::UnsealedRoot,
+        PageBug::EraseUnderNotes,
+        PageBug::WaitForRetired,
+        PageBug::ReopenBesideDeath,
     ];
 }

@@ -396,7 +396,7 @@ impl<M: PageMedia> Recovery<M> {
         checkpoints.opened = self.report.superblocks_scanned;
         // Behind the last slot that can be read a dead one may hold units: a checkpoint that calls its superblock
         // open would have the next recovery look for them there, and find nothing.
-        if self.dead.is_empty() {
+        if self.dead.is_empty() || self.ftl.has_bug(PageBug::ReopenBesideDeath) {
             self.reopen();
         }
         self.close_the_rest();

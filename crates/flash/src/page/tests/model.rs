@@ -415,6 +415,28 @@ fn what_lies_on_a_dead_die_is_uncorrectable_and_all_else_is_right_also_after_a_l
     }
 }
 
+/// A note that fails is programmed again, behind an erase that was issued meanwhile.
+#[test]
+fn a_checkpoint_area_is_not_erased_while_a_note_for_it_is_in_flight() {
+    for bug in [None, Some(PageBug::EraseUnderNotes)] {
+        let (mut ftl, now, _) = two_dies(1);
+        ftl.settle();
+        ftl.trim(now.max(ftl.now), 0, 1).unwrap();
+        ftl.save_notes();
+        // As if a checkpoint had been sealed, and the next one were due.
+        ftl.checkpoints.current = 1 - ftl.checkpoints.current;
+        ftl.checkpoints.start_early();
+        ftl.bug = bug;
+        ftl.checkpoint();
+        assert_eq!(ftl.is_checkpointing(), bug.is_some());
+        if bug.is_none() {
+            let number = ftl.checkpoints.number;
+            ftl.settle();
+            assert!(ftl.checkpoints.number > number, "the checkpoint that was due was written");
+        }
+    }
+}
+
 #[test]
 fn a_recovery_that_meets_a_die_whose_death_is_on_no_checkpoint_says_so_each_time() {
     let (mut ftl, now, _) = two_dies(1);
