@@ -278,7 +278,8 @@ impl<M: PageMedia> PageFtl<M> {
         if self.is_area_in_flight(area) && !self.has_bug(PageBug::EraseUnderNotes) {
             return;
         }
-        let mirror = Mirror::new(&self.stripes, |stripe| !self.is_dead(stripe)).or_once(&self.sizes);
+        let mirror = Mirror::new(&self.stripes, |stripe| !self.is_dead(stripe));
+        let mirror = if self.has_bug(PageBug::UnsealedRoot) { mirror } else { mirror.or_once(&self.sizes) };
         if mirror.records(&self.sizes) < self.sizes.area_records {
             self.checkpoints.give_up();
         }
@@ -423,8 +424,9 @@ impl<M: PageMedia> PageFtl<M> {
             return Some(self.program_failed(slot, superblock, row, stripe));
         }
         let slots = self.sizes.slots_per_superblock;
-        let is_before =
-            |&failed: &u32| failed < slot && failed / slots == superblock && (slot - failed) % self.sizes.stripes == 0;
+        let is_before = |&failed: &u32| {
+            failed < slot && failed / slots == superblock && (slot - failed).is_multiple_of(self.sizes.stripes)
+        };
         if self.checkpoints.failed.iter().any(is_before) {
             return Some(self.row_program_ns[row as usize]);
         }

@@ -119,8 +119,7 @@ impl<M: PageMedia> PageFtl<M> {
     /// Goes read-only when a write waits for space, nothing is under way that could free any, and the superblock that
     /// would have helped was retired.
     pub(crate) fn give_up_if_stuck(&mut self) {
-        let is_stuck = !self.waiting.is_empty() && !self.read_only && self.array.next_event().is_none();
-        if self.retired > 0 && is_stuck && !self.has_bug(PageBug::WaitForRetired) {
+        if self.retired > 0 && !self.waiting.is_empty() && !self.read_only && self.array.next_event().is_none() {
             self.read_only = true;
             self.serve_waiting();
         }

@@ -574,14 +574,12 @@ fn draw_timing(rng: &mut Rng) -> ArrayTiming {
     }
 }
 
-/// One seed of four has failing programs and erases, a third of them so many that the flash wears out soon; one of six
-/// has reads that retries do not always help.
+/// One seed of four has failing programs and erases, one of six reads that retries do not always help.
 fn draw_errors(rng: &mut Rng, page_types: u32) -> ErrorParams {
     let mut errors = ErrorParams::none(page_types);
     if rng.one_in(4) {
-        let most_ppm = if rng.one_in(3) { 300_000 } else { 20_000 };
-        errors.program_fail_ppm = rng.below(most_ppm) as u32;
-        errors.erase_fail_ppm = rng.below(most_ppm) as u32;
+        errors.program_fail_ppm = rng.below(20_000) as u32;
+        errors.erase_fail_ppm = rng.below(20_000) as u32;
     }
     if rng.one_in(6) {
         // About eight errors in a codeword of 1,024 bytes, twelve of which are corrected.

@@ -415,6 +415,36 @@ fn what_lies_on_a_dead_die_is_uncorrectable_and_all_else_is_right_also_after_a_l
     }
 }
 
+/// Whether a trim comes back that was flushed after a die died, once power is lost.
+fn revives_a_trim(mut ftl: PageFtl<crate::faulty::SlotArray>, die: u32) -> bool {
+    let mut now = ftl.now;
+    ftl.trim(now, 0, 1).unwrap();
+    ftl.lose_die(now, die, None);
+    let outcome = ftl.flush(now).unwrap();
+    let is_flushed = wait(&mut ftl, &mut now, outcome).status == Status::Ok;
+    let config = ftl.config().clone();
+    let (ftl, _) = PageFtl::recover(&config, 1, ftl.lose_power()).unwrap();
+    is_flushed && ftl.payload(0) != Ok(None)
+}
+
+#[test]
+fn a_trim_that_is_flushed_after_a_die_died_in_a_checkpoint_stays() {
+    for bug in [None, Some(PageBug::UnsealedRoot)] {
+        let (mut ftl, ..) = two_dies(1);
+        ftl.settle();
+        (ftl.bug, ftl.media_mut().tear) = (bug, crate::faulty::Tear::Dropped);
+        ftl.checkpoints.start_early();
+        ftl.checkpoint();
+        assert!(ftl.is_checkpointing());
+        let mut revived = 0;
+        while let Some(at) = ftl.next_event() {
+            revived += (0..2).filter(|&die| revives_a_trim(ftl.clone(), die)).count();
+            ftl.advance(at);
+        }
+        assert_eq!(revived > 0, bug.is_some(), "{bug:?}: {revived}");
+    }
+}
+
 /// A note that fails is programmed again, behind an erase that was issued meanwhile.
 #[test]
 fn a_checkpoint_area_is_not_erased_while_a_note_for_it_is_in_flight() {
