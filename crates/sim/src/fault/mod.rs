@@ -127,7 +127,7 @@ fn run_planted(model: Model, seed: u64, bug: Option<Planted>) -> Result<Counts, 
     let mut world = world(model, seed, bug, Script::new(seed));
     match outcome(&mut *world) {
         Ok(()) => Ok(std::mem::take(world.counts())),
-        Err(_) => Err(tell(model, seed, bug, &BTreeSet::new())),
+        Err(_) => Err(tell(model, seed, bug, &BTreeSet::new(), u64::MAX)),
     }
 }
 
@@ -138,9 +138,9 @@ fn shrink_planted(model: Model, seed: u64, bug: Option<Planted>) -> Result<Count
     }
     let operations = whole.script().next;
     let skipped = script::shrink(operations, SHRINK_RUNS_MAX, |skipped| {
-        outcome(&mut *world(model, seed, bug, Script::without(seed, skipped))).is_err()
+        outcome(&mut *world(model, seed, bug, Script::without(seed, skipped).until(operations))).is_err()
     });
-    Err(tell(model, seed, bug, &skipped))
+    Err(tell(model, seed, bug, &skipped, operations))
 }
 
 fn world(model: Model, seed: u64, bug: Option<Planted>, script: Script) -> Box<dyn World> {
@@ -160,10 +160,10 @@ fn outcome(world: &mut dyn World) -> Check {
 }
 
 /// Runs a seed that fails once more, and notes what happens.
-fn tell(model: Model, seed: u64, bug: Option<Planted>, skipped: &BTreeSet<u64>) -> Box<Broken> {
-    let mut world = world(model, seed, bug, Script::without(seed, skipped).told());
+fn tell(model: Model, seed: u64, bug: Option<Planted>, skipped: &BTreeSet<u64>, end: u64) -> Box<Broken> {
+    let mut world = world(model, seed, bug, Script::without(seed, skipped).until(end).told());
     let what = outcome(&mut *world).err().unwrap_or_else(|| "the second run did not fail: chance is not seeded".into());
     let operations = world.script().next;
-    let skipped = skipped.range(..operations).count() as u64;
+    let skipped = skipped.range(..operations).count() as u64 + operations.saturating_sub(end);
     Box::new(Broken { model, seed, what, config: world.config(), operations, skipped, story: world.script().lines() })
 }

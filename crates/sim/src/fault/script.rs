@@ -16,6 +16,8 @@ pub(super) struct Script {
     seed: u64,
     /// Operations that are left out.
     skipped: BTreeSet<u64>,
+    /// Operations from this one on are left out, too.
+    end: u64,
     /// Number of the next operation.
     pub next: u64,
     /// The last lines, if any are kept.
@@ -24,12 +26,17 @@ pub(super) struct Script {
 
 impl Script {
     pub(super) fn new(seed: u64) -> Script {
-        Script { seed, ..Script::default() }
+        Script { seed, end: u64::MAX, ..Script::default() }
     }
 
     /// The same, with some operations left out.
     pub(super) fn without(seed: u64, skipped: &BTreeSet<u64>) -> Script {
         Script { skipped: skipped.clone(), ..Script::new(seed) }
+    }
+
+    /// The same, without what a smaller run would reach beyond the end of the whole one.
+    pub(super) fn until(self, end: u64) -> Script {
+        Script { end, ..self }
     }
 
     pub(super) fn told(mut self) -> Script {
@@ -41,7 +48,8 @@ impl Script {
     pub(super) fn next_operation(&mut self) -> Option<Rng> {
         let number = self.next;
         self.next += 1;
-        (!self.skipped.contains(&number)).then(|| Rng::new(self.seed.rotate_left(32) ^ number).fork())
+        (number < self.end && !self.skipped.contains(&number))
+            .then(|| Rng::new(self.seed.rotate_left(32) ^ number).fork())
     }
 
     /// Notes what is done, if anybody wants to know.
