@@ -22,6 +22,7 @@ mod host;
 mod keys;
 mod link;
 mod machine;
+mod media;
 mod pacer;
 pub mod pattern;
 mod record;
