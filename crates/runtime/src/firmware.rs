@@ -7,9 +7,10 @@
 //! 2. A request taken from the domain is in `begun` until the core has answered; parking waits for that, so
 //!    that the cursors published then are final.
 //! 3. Between two looks at the ring lies at most one request given to the core, if there is something in the ring,
-//!    one operation that goes to the media or comes from them, or what the core has concluded: what waits there may be an actor that arrives,
-//!    and its stream waits too.
+//!    one operation that goes to the media or comes from them, or what the core has concluded: what waits there may
+//!    be an actor that arrives, and its stream waits too.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -102,7 +103,8 @@ impl Firmware {
         };
         let sync = SyncWorker::spawn(media.clone(), ring())
             .map_err(|source| RuntimeError::System { what: "start the media's sync thread", source })?;
-        let work = MediaWork::new(media.clone(), setup.media_may_wait(), ring())
+        let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let work = MediaWork::new(media.clone(), setup.media_may_wait() && processors > 1, ring())
             .map_err(|source| RuntimeError::System { what: "start the media's thread", source })?;
         Ok(Firmware {
             domain: setup.domain(Side::Device),
@@ -144,7 +146,8 @@ impl Firmware {
         // What the core asks of the media, it has asked for by now.
         busy |= self.work(now);
         busy |= self.link.dispatch(&mut self.domain);
-        if now >= self.next_gauges {
+        // What has come meanwhile, perhaps an actor, does not wait for the gauges, which may be late by one interval.
+        if now >= self.next_gauges && (!self.link.has_message() || now.0 >= self.next_gauges.0 + GAUGES_NS) {
             self.publish_gauges(now);
         }
         if !busy {
@@ -417,7 +420,7 @@ impl Firmware {
             let Firmware { machine, waiter, link, work, sync, syncs, .. } = self;
             // The media's threads ring the bell too.
             let look = || link.has_message() || work.has_answer() || !syncs.is_empty() && sync.has_done();
-            let (since, slept) = machine.wait(waiter, link.bell(), left, look);
+            let (since, slept) = machine.rest.wait(waiter, link.bell(), left, look);
             self.meter.waited(reason, since, left.as_nanos() as u64, slept);
         }
     }

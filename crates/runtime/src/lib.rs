@@ -28,6 +28,7 @@ pub mod pattern;
 mod record;
 mod recording;
 mod resident;
+mod rest;
 mod sampler;
 mod setup;
 pub mod supervisor;

@@ -1,5 +1,6 @@
 //! Reads, programs and erases of the media: on a thread of its own where they may wait for a disk, else on the thread
-//! of the firmware.
+//! of the firmware. A device that is bound to one processor has them on its own thread too: another one would take that
+//! processor away for longer than a piece of the work does.
 //!
 //! A write to a file takes microseconds, and once in a while the tens of milliseconds that the file system's journal
 //! takes. The firmware hands an operation over and goes on; the core is told when the bytes are down. What depends on
@@ -23,8 +24,8 @@ use osier_image::{Media, MediaError};
 pub const HANDED_MAX: usize = 64;
 /// Bytes that the firmware's thread programs in one piece: a whole page would hold up an actor that arrives.
 const PROGRAM_BYTES: u64 = 4 << 10;
-/// Bytes are erased so many times as fast as they are programmed: a piece of a hole is as much longer.
-const ERASED_PER_PROGRAMMED: u64 = 64;
+/// A piece of a hole is so many times as long: as much is erased about as fast.
+const ERASED_PER_PROGRAMMED: u64 = 8;
 
 /// How an operation ended.
 #[derive(Debug)]
@@ -91,16 +92,17 @@ pub enum MediaWork {
 }
 
 impl MediaWork {
-    /// A thread for media that `may_wait` for a disk; it calls `notify` whenever there is an answer.
+    /// A thread, if they are to have one: for media that may wait for a disk. It calls `notify` whenever there is an
+    /// answer.
     ///
     /// # Errors
     /// When the system gives no thread.
     pub fn new(
         media: Arc<dyn Media>,
-        may_wait: bool,
+        threaded: bool,
         notify: impl Fn() + Send + 'static,
     ) -> std::io::Result<MediaWork> {
-        if may_wait {
+        if threaded {
             return MediaThread::spawn(media, notify).map(MediaWork::Thread);
         }
         Ok(MediaWork::Here(Here { media, job: None }))

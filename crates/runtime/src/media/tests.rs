@@ -91,9 +91,9 @@ fn number(seed: &mut u64, below: usize) -> usize {
 /// the same in the order in which they were handed over.
 #[test]
 fn the_media_do_what_a_plain_list_of_bytes_does() {
-    for may_wait in [false, true] {
+    for threaded in [false, true] {
         let media = Gated::new(true, u64::MAX);
-        let mut work = MediaWork::new(media.clone(), may_wait, || {}).unwrap();
+        let mut work = MediaWork::new(media.clone(), threaded, || {}).unwrap();
         let mut plain = vec![0u8; SUPERBLOCKS * SUPERBLOCK];
         let mut expected: VecDeque<(u64, Option<Vec<u8>>)> = VecDeque::new();
         let mut seed = 7;
@@ -138,7 +138,7 @@ fn the_media_do_what_a_plain_list_of_bytes_does() {
         }
         let mut found = vec![0u8; plain.len()];
         media.memory.read(0, &mut found).unwrap();
-        assert!(found == plain, "the media hold other bytes, with a thread: {may_wait}");
+        assert!(found == plain, "the media hold other bytes, with a thread: {threaded}");
     }
 }
 
@@ -166,9 +166,9 @@ fn media_that_hang_hold_up_nobody_and_are_seen_to_be_late() {
 
 #[test]
 fn a_refusal_is_the_answer_of_its_operation_and_of_no_other() {
-    for may_wait in [false, true] {
+    for threaded in [false, true] {
         let media = Gated::new(true, 2 * PAGE as u64);
-        let mut work = MediaWork::new(media, may_wait, || {}).unwrap();
+        let mut work = MediaWork::new(media, threaded, || {}).unwrap();
         for page in [0, 3, 1] {
             work.hand(program(page, page as usize, 1));
             let answered = answer(&mut work);
