@@ -11,6 +11,7 @@
 //!    be an actor that arrives, and its stream waits too.
 
 use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -76,6 +77,8 @@ struct Firmware {
     waiter: Waiter,
     epoch: u64,
     model_timing: bool,
+    /// False without media: what was written is nowhere.
+    with_data: bool,
     digest: Option<[u32; STREAMS_MAX]>,
     /// Requests that the core works on, by their slots.
     begun: Vec<Option<Request>>,
@@ -111,6 +114,7 @@ impl Firmware {
             link,
             begun: vec![None; usize::from(machine.arena.layout().slots)],
             meter: Meter::new(clock::now().0, setup.control.account()),
+            with_data: setup.keeps_bytes(),
             setup,
             machine,
             device,
@@ -250,7 +254,9 @@ impl Firmware {
             let digest = &mut digests[usize::from(meta.stream)];
             *digest = crc32c::crc32c_append(*digest, &self.payload);
         }
-        let payloads: Vec<&[u8]> = ends.into_iter().map(|range| &self.payload[range]).collect();
+        // The core checks no bytes that it does not keep, nor does a replay of its recording have them.
+        let kept = |range: Range<usize>| if self.with_data { &self.payload[range] } else { &[] };
+        let payloads: Vec<&[u8]> = ends.into_iter().map(kept).collect();
         self.device.submit_write(now, id, meta, &metas, &payloads);
         Ok(())
     }
@@ -274,6 +280,10 @@ impl Firmware {
     fn hand(&mut self, now: Nanos, op: MediaOp) {
         match op.kind {
             MediaOpKind::Sync => return self.begin_sync(now, op.id),
+            // Nothing is there to read, and the core looks at nothing.
+            MediaOpKind::Read { .. } if !self.with_data => {
+                return self.device.media_done(now, op.id, MediaResult::Read(Box::default()));
+            }
             MediaOpKind::Program { data: Some(_), .. } => self.machine.passed(Step::ProgramBegins, None),
             _ => {}
         }
@@ -380,6 +390,8 @@ impl Firmware {
             let (unit, data) = match piece.content {
                 // Nothing was ever written there: no bytes, which are delivered as zeroes.
                 ReadContent::Unmapped => (hole, Box::default()),
+                // It took its time. Zeroes would pass for what was written.
+                ReadContent::Stored { .. } if !self.with_data => return Err(Status::UNRECOVERED_READ_ERROR),
                 ReadContent::Stored { extent, first, data } => {
                     let unit = Unit {
                         slba: extent.slba.0,
