@@ -278,7 +278,7 @@ fn bad_input_is_refused_by_name_and_leaves_nothing() {
         ("\"cylon\"", "\"./none.toml\"", "none.toml"),
         ("./w.toml", "./none.toml", "none.toml"),
         ("./w.toml", "cylon", "cylon-seq"),
-        ("./w.toml", "./w.csv.gz", "./w.csv.gz is no workload of a sweep: choose built-in ones (cylon-"),
+        ("./w.toml", "./w.csv.gz", "./w.csv.gz is no workload of a sweep: choose built-in ones (zipf, cylon-"),
         ("profile = ", "profile ", "line 2"),
     ] {
         assert!(SWEEP.contains(from), "{from}");
