@@ -149,13 +149,6 @@ impl<M: PageMedia> PageFtl<M> {
         Ok(Outcome::Done(self.read_units(lpn, count)))
     }
 
-    /// Looks at the place of a unit that will be asked for, and does nothing with it: the map is larger than what a
-    /// processor keeps near, and so it is on its way there while its owner does other things.
-    #[inline]
-    pub fn expect(&self, lpn: u64) {
-        std::hint::black_box(self.map.get(lpn as usize).copied());
-    }
-
     /// Writes `count` units. `payload` stands for the bytes where the media keeps any.
     ///
     /// # Errors
