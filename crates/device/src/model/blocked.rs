@@ -1,7 +1,7 @@
 //! What has to be tried again: pages that the cache could not take, reads that the flash had no room for, trims.
 //!
-//! A page that waits for a frame of its set is tried when something in that set was freed, and no sooner: with many sets,
-//! nearly all others would be asked in vain. Everything is tried in the order of its coming.
+//! A page that waits for a frame of its set is tried when something in that set was freed, and no sooner: with many
+//! sets, nearly all others would be asked in vain. Everything is tried in the order of its coming.
 
 use std::collections::{BTreeMap, BTreeSet};
 
