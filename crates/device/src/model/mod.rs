@@ -9,7 +9,8 @@
 //! 1. `front`: over the link, through the controller, and back over the link when all of its pages are done;
 //! 2. `pages`: each page meets the cache, or goes around it; misses become fills;
 //! 3. `fill`: a page comes from the flash into a frame, once what was in the frame is safe;
-//! 4. `below`: reads and programs of the flash, the write log's compaction, flushes and trims.
+//! 4. `blocked`: what the cache or the flash could not take is tried again;
+//! 5. `below`: reads and programs of the flash, the write log's compaction, flushes and trims.
 //!
 //! Invariants:
 //! - a page that leaves the cache dirty is handed to the flash as a program, and its frame takes no new bytes before
@@ -23,6 +24,7 @@ pub mod config;
 
 mod agenda;
 mod below;
+mod blocked;
 mod fill;
 mod front;
 mod pages;
@@ -30,7 +32,6 @@ mod planted;
 mod slab;
 mod stats;
 
-use std::collections::VecDeque;
 use std::ops::ControlFlow;
 
 use osier_cache::{Cache, CommandError, Evicted, Eviction, Prefetched};
@@ -40,9 +41,9 @@ use osier_link::Link;
 
 use agenda::{Agenda, Event};
 use below::Below;
+use blocked::BlockedQueue;
 use fill::Fills;
 use front::{Front, Job};
-use pages::Blocked;
 use slab::Slab;
 
 pub use command::{Causes, Command, Completed, Met, Op, Outcome};
@@ -119,7 +120,7 @@ pub struct Model {
     fills: Fills,
     below: Below,
     /// What waits for a frame, for a page that is leaving, or for the log.
-    blocked: VecDeque<Blocked>,
+    blocked: BlockedQueue,
     /// Whether something happened that what is blocked may have waited for.
     retry: bool,
     completed: Vec<Completed>,
@@ -168,7 +169,7 @@ impl Model {
             link,
             fills: Fills::new(config, frames),
             below: Below::new(),
-            blocked: VecDeque::new(),
+            blocked: BlockedQueue::default(),
             retry: false,
             completed: Vec::new(),
             counts: Counts::default(),
@@ -345,6 +346,7 @@ impl Model {
     /// When it is not there or not pinned.
     pub fn unpin(&mut self, now: Nanos, page: u64) -> Result<(), CacheRefused> {
         self.cache_at(now, page)?.unpin(page)?;
+        self.freed(page);
         self.retry_blocked();
         Ok(())
     }
@@ -402,6 +404,7 @@ impl Model {
         if evicted.is_dirty {
             self.drain(evicted.page, slab::NONE);
         } else {
+            self.freed(evicted.page);
             self.retry = true;
         }
     }
