@@ -199,8 +199,8 @@ impl Model {
         Ok(self.ftl.precondition(fill_permille, pattern, seed)?)
     }
 
-    /// The same by simulating the writes, past link and cache. The clock is where they end, which it gives; `look` hears
-    /// how many of how many pages are written, and may end it.
+    /// The same by simulating the writes, past link and cache. The clock is where they end, which it gives; `look`
+    /// hears how many of how many pages are written, and may end it.
     ///
     /// # Errors
     /// As [`Model::precondition`], and when the flash fails for good under the writes.

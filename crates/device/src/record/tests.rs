@@ -576,7 +576,11 @@ fn a_recording_that_asks_for_more_memory_than_its_device_has_is_refused_by_name(
     assert!(make(&|_, _| {}).is_ok());
     let says = |change: &dyn Fn(&mut DeviceParams, &mut u64)| make(change).unwrap_err().to_string();
     assert!(says(&|_, buffer| *buffer = 1 << 39).contains("a write buffer of 549755813888 bytes"));
-    assert!(says(&|params, _| params.geometry.blocks_per_plane = 65_536).contains("where the recorded profile has"));
+    let large = says(&|params, _| {
+        (params.geometry.blocks_per_plane, params.geometry.pages_per_block) = (65_536, 4_096);
+        params.geometry.dies_per_channel *= 16;
+    });
+    assert!(large.contains("where the recorded profile has"), "{large}");
     assert!(says(&|params, _| params.geometry.channels = u32::MAX).contains("a core that cannot be"));
     let thin = says(&|params, _| (params.thin, params.logical_blocks) = (true, u64::from(u32::MAX) - 1));
     assert!(thin.contains("bytes of memory for its map") && thin.contains("--memory"), "{thin}");

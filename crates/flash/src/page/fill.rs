@@ -24,8 +24,8 @@ pub enum FillPattern {
     UniformRandom,
 }
 
-/// Overwrites of each unit, on average, after which what superblocks hold is taken as settled. The first ones find every
-/// superblock full.
+/// Overwrites of each unit, on average, after which what superblocks hold is taken as settled. The first ones find
+/// every superblock full.
 const OVERWRITES: u64 = 8;
 /// Writes between two reports of how far it is.
 const REPORT_WRITES: u64 = 1 << 14;
@@ -48,9 +48,9 @@ impl PageFtl {
         Ok(())
     }
 
-    /// The same by writing: each unit once in order, and for [`FillPattern::UniformRandom`] [`OVERWRITES`] times as many
-    /// at random, each as soon as there is room for it. Takes virtual time, and wears the flash. `look` hears how many
-    /// of how many units are written, and may end it. Gives the time of the last write.
+    /// The same by writing: each unit once in order, and for [`FillPattern::UniformRandom`] [`OVERWRITES`] times as
+    /// many at random, each as soon as there is room for it. Takes virtual time, and wears the flash. `look` hears how
+    /// many of how many units are written, and may end it. Gives the time of the last write.
     ///
     /// # Errors
     /// As [`PageFtl::precondition`], and when the flash fails for good under the writes.
