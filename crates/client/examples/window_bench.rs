@@ -1,5 +1,5 @@
 //! What a window costs: `cargo run -p osier-client --example window_bench`. Prints a JSON object a figure, for
-//! `make bench`. A word leaves out figures whose name does not have it: `resident`, `nand`, `in-thread/dirty`.
+//! `make bench`. A word leaves out figures whose name does not have it: `resident`, `nand`, `scan`, `in-thread/dirty`.
 //!
 //! The device is another process, started from this program; NAND takes no time unless a figure says so.
 
@@ -22,13 +22,17 @@ const CACHE_PAGES: usize = 8 << 10;
 /// Pages touched for a figure.
 const TOUCHES: usize = 100_000;
 
-/// The device's process: socket, and `zero` for NAND that takes no time.
+/// The device's process: socket, and `zero` for NAND that takes no time; with `ahead` it brings in the next eight.
 fn serve(socket: &Path, nand: &str) -> Result<(), Box<dyn std::error::Error>> {
     let mut overrides = vec![format!("cache.size={{bytes={}}}", CACHE_PAGES * PAGE)];
     // Blocks as small as the device, and room: with two superblocks collection would be all that is measured.
     let small = ["geometry.pages_per_block=16", "ftl.slots_per_die_max=8", "ftl.over_provisioning_permille=400"];
     overrides.extend(small.map(str::to_owned));
-    if nand == "zero" {
+    if nand.contains("ahead") {
+        let ahead = ["cache.prefetch=\"next-n\"", "cache.prefetch_parameters={degree=8,tagged=1}"];
+        overrides.extend(ahead.map(str::to_owned));
+    }
+    if nand.contains("zero") {
         overrides.extend(["timing.read_ns=[1]", "timing.program_ns=[1]", "timing.erase_ns=1"].map(str::to_owned));
     }
     let overrides: Result<Vec<_>, _> = overrides.iter().map(|text| parse_override(text)).collect();
@@ -181,6 +185,132 @@ fn timed() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
+/// A scan beyond the cache of pages that were all written, with the next eight brought in ahead.
+fn scan() -> Result<(), Box<dyn std::error::Error>> {
+    for nand in ["zero-ahead", "cylon-ahead"] {
+        let device = Device::start(nand)?;
+        let window = Window::open(&device.socket, &WindowOptions::default())?;
+        (0..PAGES).for_each(|page| touch(&window, page, true));
+        let mut seconds = Vec::new();
+        for _ in 0..5 {
+            let began = Instant::now();
+            // SAFETY: the window's bytes, which nobody stores to meanwhile.
+            let words = unsafe { std::slice::from_raw_parts(window.as_ptr().cast::<u64>(), PAGES * PAGE / 8) };
+            std::hint::black_box(words.iter().fold(0, |sum: u64, word| sum.wrapping_add(*word)));
+            seconds.push(began.elapsed().as_secs_f64());
+        }
+        seconds.sort_unstable_by(f64::total_cmp);
+        let rate = (PAGES * PAGE) as f64 / seconds[2] / 1e9;
+        if nand == "zero-ahead" {
+            print_bar("scan/zero", rate, "GB/s", (1.0, f64::MAX));
+        } else {
+            print("scan/nand", rate, "GB/s");
+        }
+        eprintln!("scan {nand}: {:?}", window.stats());
+    }
+    Ok(())
+}
+
+/// What the kernel alone needs: faults resolved in the thread that faulted, with the bytes there already and no device.
+/// Most of each figure above is this.
+mod kernel {
+    use std::os::fd::RawFd;
+    use std::sync::atomic::{AtomicI32, Ordering};
+    use std::time::Instant;
+
+    use super::{PAGE, PAGES, TOUCHES, page};
+
+    static FD: AtomicI32 = AtomicI32::new(-1);
+    /// Pages that are unmapped together.
+    const BATCH: usize = 28;
+
+    fn call<const WORDS: usize>(number: u8, words: &mut [u64; WORDS]) -> bool {
+        let request = 3 << 30 | ((WORDS * 8) as libc::c_ulong) << 16 | 0xaa << 8 | libc::c_ulong::from(number);
+        // SAFETY: the argument is as large as the request says, and lives.
+        unsafe { libc::ioctl(FD.load(Ordering::Relaxed), request, words.as_mut_ptr()) == 0 }
+    }
+
+    extern "C" fn on_fault(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+        // SAFETY: the kernel passes a valid siginfo for SIGBUS, which has an address.
+        let address = unsafe { (*info).si_addr() } as u64 & !(PAGE as u64 - 1);
+        const WRITE_PROTECTED: u64 = 1 << 1;
+        call(0x07, &mut [address, PAGE as u64, WRITE_PROTECTED, 0]);
+    }
+
+    /// Maps memory whose pages are there, with faults as signals.
+    fn map() -> Option<*mut u8> {
+        const SIGBUS_MINOR_WRITES: u64 = 1 << 7 | 1 << 10 | 1 << 12 | 1 << 15;
+        const MINOR_AND_WRITES: u64 = 1 << 2 | 1 << 1;
+        let bytes = PAGES * PAGE;
+        // SAFETY: plain calls; the handler does what a handler may, and the memory stays until the program ends.
+        unsafe {
+            let fd = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | 1) as RawFd;
+            FD.store(fd, Ordering::Relaxed);
+            let memory = libc::memfd_create(c"bench".as_ptr(), 0);
+            let (protection, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+            libc::ftruncate(memory, bytes as libc::off_t);
+            let filled = libc::mmap(std::ptr::null_mut(), bytes, protection, shared, memory, 0);
+            let base = libc::mmap(std::ptr::null_mut(), bytes, protection, shared, memory, 0);
+            if filled == libc::MAP_FAILED || base == libc::MAP_FAILED {
+                return None;
+            }
+            libc::memset(filled, 1, bytes);
+            libc::munmap(filled, bytes);
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = on_fault as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO;
+            libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut());
+            let agreed = call(0x3f, &mut [0xaa, SIGBUS_MINOR_WRITES, 0])
+                && call(0x00, &mut [base as u64, bytes as u64, MINOR_AND_WRITES, 0]);
+            agreed.then_some(base.cast())
+        }
+    }
+
+    /// The median of a fault, in microseconds, and faults a second with each page unmapped again.
+    pub fn alone() -> Option<(f64, f64)> {
+        let base = map()?;
+        let mut times: Vec<u64> = Vec::with_capacity(TOUCHES);
+        let began = Instant::now();
+        for step in 0..TOUCHES {
+            let one = Instant::now();
+            // SAFETY: the page lies in the mapping.
+            unsafe { base.add(page(step) * PAGE).read_volatile() };
+            times.push(one.elapsed().as_nanos() as u64);
+            if step % BATCH == BATCH - 1 {
+                unmap(base, step);
+            }
+        }
+        let seconds = began.elapsed().as_secs_f64();
+        times.sort_unstable();
+        Some((times[TOUCHES / 2] as f64 / 1000.0, TOUCHES as f64 / seconds))
+    }
+
+    fn unmap(base: *mut u8, last: usize) {
+        // SAFETY: the pages lie in the mapping.
+        let part = |step| libc::iovec { iov_base: unsafe { base.add(page(step) * PAGE) }.cast(), iov_len: PAGE };
+        let parts: [libc::iovec; BATCH] = std::array::from_fn(|back| part(last - back));
+        // SAFETY: the parts live and lie in the mapping, which is this program's own.
+        unsafe {
+            let own = libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0);
+            libc::syscall(libc::SYS_process_madvise, own, parts.as_ptr(), BATCH, libc::MADV_DONTNEED, 0);
+            libc::close(own as RawFd);
+        }
+    }
+}
+
+fn kernel_alone() -> Result<(), Box<dyn std::error::Error>> {
+    // In a process of its own: its handler of SIGBUS is not the window's.
+    let output = Command::new(std::env::current_exe()?).arg("kernel-alone").output()?;
+    let text = String::from_utf8(output.stdout)?;
+    let mut figures = text.split_whitespace().map(str::parse::<f64>);
+    let (Some(Ok(p50)), Some(Ok(rate))) = (figures.next(), figures.next()) else {
+        return Err(format!("the kernel alone was not measured: {text}").into());
+    };
+    print("kernel/p50", p50, "us");
+    print("kernel/misses", rate, "1/s");
+    Ok(())
+}
+
 /// Misses in a steady state, one thread, no prefetch: latency and rate.
 fn misses(mode: FaultMode, name: &str, store: bool) -> Result<(), Box<dyn std::error::Error>> {
     let device = Device::start("zero")?;
@@ -233,6 +363,17 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
         && word == "device"
     {
         return serve(Path::new(socket), nand);
+    }
+    if arguments.get(1).is_some_and(|word| word == "kernel-alone") {
+        let (p50, rate) = kernel::alone().ok_or("userfaultfd does not do what is measured")?;
+        println!("{p50} {rate}");
+        return Ok(());
+    }
+    if arguments.len() == 1 || arguments[1] == "kernel" {
+        kernel_alone()?;
+    }
+    if arguments.len() == 1 || arguments[1] == "scan" {
+        scan()?;
     }
     if arguments.len() == 1 || arguments[1] == "resident" {
         resident()?;
