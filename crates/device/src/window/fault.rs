@@ -300,12 +300,13 @@ impl<R: Resident> Window<R> {
 
     /// Grants a page for loads to who has not asked for it; whether it is there at `due` and mapped by nobody.
     fn grant_ahead(&mut self, mapper: MapperId, page: u64, due: Nanos) -> bool {
+        let is_early = self.has_bug(Bug::AheadTooEarly);
         let mapped = match self.cache.presence(page) {
             Presence::Resident { frame, .. } => self.mapped.get_mut(frame as usize),
             Presence::Filling { frame } => self
                 .fills
                 .get_mut(&frame)
-                .filter(|filling| filling.due.is_some_and(|at| at <= due) && !filling.is_lost)
+                .filter(|filling| is_early || filling.due.is_some_and(|at| at <= due) && !filling.is_lost)
                 .map(|filling| &mut filling.mapped),
             Presence::Absent | Presence::Draining => None,
         };

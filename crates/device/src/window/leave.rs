@@ -131,6 +131,12 @@ impl<R: Resident> Window<R> {
         let Some(page) = self.unsaved.front().copied() else { return false };
         let copy = match self.save(page) {
             Ok(copy) => copy,
+            Err(_) if self.has_bug(Bug::ForgetUnsaved) => {
+                self.unsaved.pop_front();
+                self.resident.left(page, None);
+                self.drained(page);
+                return true;
+            }
             Err(error) => {
                 self.stalled = Some((Nanos(self.now.0 + SAVE_AGAIN_NS), error));
                 return false;

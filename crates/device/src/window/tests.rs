@@ -1,6 +1,8 @@
 //! The window beside plain memory: mappers that load and store at random, slow to map, slow to unmap, and killed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use osier_cache::SplitMix64;
 use osier_flash::page::Outcome;
@@ -384,8 +386,8 @@ fn no_store_is_lost_and_no_load_is_stale() {
 #[test]
 fn each_planted_bug_is_found() {
     for bug in Bug::ALL {
-        // Neither can show on flash that does not rot or wear out; their tests are below.
-        if matches!(bug, Bug::ReadDamaged | Bug::ForgetRefused) {
+        // None can show on flash that does not rot, wear out or find its disk full; their tests are below.
+        if matches!(bug, Bug::ReadDamaged | Bug::ForgetRefused | Bug::ForgetUnsaved) {
             continue;
         }
         let run = |seed| World::new(seed, Some(bug)).run(6_000).is_err();
@@ -532,6 +534,125 @@ fn a_power_cut_loses_exactly_what_was_not_programmed() {
         }
     }
     assert!(lost > 100, "stores that were only in the cache are lost: {lost}");
+}
+
+/// Copies on a disk that is full while it is told so.
+#[derive(Debug, Default)]
+struct Disk {
+    is_full: Arc<AtomicBool>,
+    pages: BTreeMap<u32, PageBytes>,
+}
+
+impl CopyStore for Disk {
+    fn put(&mut self, number: u32, fill: &mut dyn FnMut(&mut PageBytes)) -> Result<&PageBytes, StoreError> {
+        if self.is_full.load(Ordering::Relaxed) {
+            return Err(StoreError("the disk is full".to_owned()));
+        }
+        let page = self.pages.entry(number).or_insert([0; PAGE_BYTES]);
+        fill(page);
+        Ok(page)
+    }
+
+    fn get<'a>(&'a self, number: u32, room: &'a mut PageBytes) -> Option<&'a PageBytes> {
+        *room = *self.pages.get(&number)?;
+        Some(room)
+    }
+}
+
+/// Stores to pages until one finds no frame because the disk is full; then there is room. Whether all have their bytes.
+fn fill_disk(bug: Option<Bug>) -> Result<(), Wrong> {
+    let disk = Disk::default();
+    let is_full = Arc::clone(&disk.is_full);
+    let config = config(40, 12, "fifo");
+    let media = ByteMedia::with_store(&config.flash, Box::new(disk));
+    let mut window = Window::with_media(&config, Reserve { frames: 2, batch: 1 }, 1, Memory::new(40), media).unwrap();
+    if let Some(bug) = bug {
+        window.plant(bug);
+    }
+    let (mut now, mapper) = (Nanos::ZERO, window.attach().unwrap());
+    for version in 0..80_u64 {
+        let page = version % 40;
+        // Full from the twentieth store on, for as long as a store waits a second for it.
+        is_full.store(version >= 20, Ordering::Relaxed);
+        window.fault(now, Fault { mapper, lane: 0, page, is_store: true, more_max: 0 }).unwrap();
+        let (mut outputs, mut is_answered, until) = (Vec::new(), false, now.0 + 1_000_000_000);
+        while !is_answered {
+            window.poll(now, &mut outputs);
+            for output in outputs.drain(..) {
+                match output {
+                    Output::Answer { due, .. } => (now, is_answered) = (now.max(due), true),
+                    Output::Zap { .. } => window.zapped(now, mapper, u64::MAX).unwrap(),
+                    Output::Done { .. } => {}
+                }
+            }
+            now = window.next_event().unwrap_or(now).max(now);
+            if now.0 > until && is_full.load(Ordering::Relaxed) {
+                assert!(window.stalled().is_some_and(|error| error.to_string() == "the disk is full"));
+                is_full.store(false, Ordering::Relaxed);
+            }
+        }
+        window.resident_mut().pages[page as usize][0] = version as u8;
+    }
+    is_full.store(false, Ordering::Relaxed);
+    for page in 0..40 {
+        let grant = fetch(&mut window, &mut now, mapper, page, false);
+        let found = window.resident().pages[page as usize][0];
+        if grant != Grant::Armed || found != page as u8 + 40 {
+            return Err(Wrong(format!("page {page}: {grant:?}, {found}")));
+        }
+    }
+    assert!(window.stalled().is_none());
+    Ok(())
+}
+
+#[test]
+fn a_full_disk_is_said_and_loses_nothing() {
+    fill_disk(None).unwrap_or_else(|wrong| panic!("{}", wrong.0));
+    assert!(fill_disk(Some(Bug::ForgetUnsaved)).is_err());
+}
+
+#[test]
+fn pages_that_are_brought_in_ahead_are_mapped_with_the_one_that_faults() {
+    let (pages, degree) = (90, 8);
+    let mut config = config(pages, 45, "fifo");
+    let cache = &mut config.cache.as_mut().unwrap().cache;
+    cache.prefetch = "next-n".to_owned();
+    cache.prefetch_parameters = [("degree".to_owned(), degree), ("tagged".to_owned(), 1)].into();
+    let mut window = Window::new(&config, Reserve { frames: 8, batch: 4 }, 1, Memory::new(pages)).unwrap();
+    let (mut now, mapper) = (Nanos::ZERO, window.attach().unwrap());
+    let (mut mapped, mut faults) = (BTreeSet::new(), 0);
+    for page in 0..pages {
+        if mapped.contains(&page) {
+            continue;
+        }
+        faults += 1;
+        let fault = Fault { mapper, lane: 0, page, is_store: false, more_max: degree as u8 };
+        window.fault(now, fault).unwrap();
+        let (mut outputs, mut is_answered) = (Vec::new(), false);
+        while !is_answered {
+            window.poll(now, &mut outputs);
+            for output in outputs.drain(..) {
+                match output {
+                    Output::Answer { due, more, .. } => {
+                        (now, is_answered) = (due, true);
+                        for there in page..=page + u64::from(more) {
+                            assert_eq!(window.resident().looked_at(there), [0; 3], "page {there} is there");
+                            mapped.insert(there);
+                        }
+                    }
+                    Output::Zap { pages, .. } => {
+                        pages.iter().for_each(|page| assert!(mapped.contains(page), "page {page} was mapped"));
+                        window.zapped(now, mapper, 0).unwrap();
+                    }
+                    Output::Done { .. } => {}
+                }
+            }
+            now = window.next_event().unwrap_or(now).max(now);
+        }
+    }
+    // What was never written takes no time to read: each fault brings the page and the eight that follow.
+    assert_eq!(faults, pages / (1 + degree));
+    assert_eq!(window.stats().counts.ahead, pages - faults);
 }
 
 #[test]
