@@ -161,18 +161,18 @@ fn the_child() {
 }
 
 /// Stores to pages at random, loads all of them, and others. What the device then has of memory and page tables.
-fn large(device: &Device, stores: u64) -> (u64, u64) {
+fn large(device: &Device, stores: u64, seed: u64) -> (u64, u64) {
     let window = open(device, FaultMode::InThread);
     let pages = window.len() as u64 / PAGE as u64;
     let value = |page: u64| page * 3 + 1;
     let place = |page: u64| (page * 512 + page % 512) as usize;
-    let mut state = 11;
+    let mut state = seed;
     for _ in 0..stores {
         let page = random(&mut state) % pages;
         store(&window, place(page), value(page));
     }
     let memory = device.memory();
-    let mut state = 11;
+    let mut state = seed;
     for _ in 0..stores {
         let page = random(&mut state) % pages;
         assert_eq!(load(&window, place(page)), value(page), "page {page}");
@@ -195,7 +195,7 @@ fn a_window_on_a_file_reads_back_right_in_bounded_memory() {
     let (pages, cache, stores) = ((2 << 30) / 4096, (16 << 20) / 4096, 30_000);
     let device = Device::start_in_file(pages, cache, media.path());
     let (map, _) = device.memory();
-    let (resident, tables) = large(&device, stores);
+    let (resident, tables) = large(&device, stores, 11);
     let limit = (16 << 20) + map + stores * MAP_BYTES_PER_PAGE + (64 << 20);
     eprintln!("map {} KiB, resident {} KiB, page tables {} KiB", map >> 10, resident >> 10, tables >> 10);
     assert!(resident <= limit, "{resident} bytes are resident, of {limit}");
@@ -205,11 +205,12 @@ fn a_window_on_a_file_reads_back_right_in_bounded_memory() {
 #[test]
 #[ignore = "minutes, and gigabytes of disk"]
 fn a_window_of_64_gib_on_a_file_reads_back_right_in_bounded_memory() {
+    let seed = std::env::var("OSIER_SEED_FIRST").map_or(11, |text| text.parse().unwrap());
     let media = tempfile::tempdir_in(std::env::var_os("OSIER_MEDIA_DIRECTORY").unwrap_or("/var/tmp".into())).unwrap();
     let (pages, cache, stores) = ((64 << 30) / 4096, (512 << 20) / 4096, 1_000_000);
     let device = Device::start_in_file(pages, cache, media.path());
     let (map, _) = device.memory();
-    let (resident, tables) = large(&device, stores);
+    let (resident, tables) = large(&device, stores, seed);
     let limit = (512 << 20) + map + stores * MAP_BYTES_PER_PAGE + (64 << 20);
     println!(
         "map {} MiB, resident {} MiB of {}, page tables {} MiB",

@@ -1,8 +1,8 @@
 //! A device in a process of its own: this very test program, started again with one test that serves.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Lines};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -22,6 +22,8 @@ const MEDIA: &str = "OSIER_TEST_MEDIA";
 /// A device that runs.
 pub struct Device {
     process: Child,
+    /// Open as long as the device runs: a test that takes long says so there.
+    _said: Lines<BufReader<ChildStdout>>,
     directory: tempfile::TempDir,
 }
 
@@ -58,7 +60,7 @@ impl Device {
         let mut process = command.spawn().unwrap();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap().contains("serving")), "the device serves");
-        Device { process, directory }
+        Device { process, _said: lines, directory }
     }
 
     /// Bytes of memory that are the device's own, or shared, and those of its page tables.
