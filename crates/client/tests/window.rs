@@ -378,8 +378,8 @@ fn touch_in_alarms(window: &Window) {
     while ALARMS.load(Ordering::Relaxed) < 1_000 {
         let index = random(&mut state) as usize % 512 * 512;
         store(window, index, load(window, index) + 1);
-        if index % 8 == 0 {
-            let page = index as u64 / 512;
+        let page = index as u64 / 512;
+        if page.is_multiple_of(8) {
             window.prefetch(page..(page + 4).min(512)).unwrap();
         }
     }
