@@ -96,7 +96,7 @@ fn median(mut times: Vec<u64>) -> u64 {
     times[times.len() / 2]
 }
 
-/// Misses a second where nobody else had the processors: the fastest tenth of runs of so many misses, evictions included.
+/// Misses a second, evictions included, where nobody else had the processors: the fastest tenth of runs of so many.
 fn undisturbed(times: &[u64]) -> f64 {
     const MISSES: usize = 512;
     let mut sums: Vec<u64> = times.chunks_exact(MISSES).map(|times| times.iter().sum()).collect();

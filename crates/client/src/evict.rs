@@ -1,7 +1,7 @@
 //! What the device takes back is unmapped: by the thread that faults, while it waits anyway, or by a thread of its own.
 //!
-//! Order is everything: first a page that is just being mapped is waited for, then it is unmapped, then the device hears
-//! of it, and looks whether it was stored to. To look first would lose the stores in between.
+//! Order is everything: first a page that is just being mapped is waited for, then it is unmapped, then the device
+//! hears of it, and looks whether it was stored to. To look first would lose the stores in between.
 //!
 //! Whoever faulted may be anywhere in the program, the allocator included: nothing here allocates once it runs.
 

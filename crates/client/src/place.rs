@@ -1,7 +1,7 @@
 //! On which processors the window's own threads run: not on the device's, which would stop serving meanwhile.
 //!
-//! On two processors they then share one with the program. That is where a handler belongs: the thread that faulted waits
-//! anyway, and a wake-up from one processor to another takes tens of microseconds in a virtual machine.
+//! On two processors they then share one with the program. That is where a handler belongs: the thread that faulted
+//! waits anyway, and a wake-up from one processor to another takes tens of microseconds in a virtual machine.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering;

@@ -1,7 +1,8 @@
 //! The flash with the bytes of its pages: what the page-mapped FTL programs and erases.
 //!
-//! The bytes are in a [`CopyStore`]: in memory, or wherever whoever drives the window keeps them. A unit of the FTL names its bytes by a *copy*, the number that [`ByteMedia::save`] gave out. A relocated unit names
-//! the copy of its original, so collection moves no bytes; a copy is free again when no slot names it any more.
+//! The bytes are in a [`CopyStore`]: in memory, or wherever whoever drives the window keeps them. A unit of the FTL names
+//! its bytes by a *copy*, the number that [`ByteMedia::save`] gave out. A relocated unit names the copy of its original,
+//! so collection moves no bytes; a copy is free again when no slot names it any more.
 //!
 //! Invariants:
 //! - a copy is counted once for each programmed unit that names it, and once from [`ByteMedia::save`] until it is first
@@ -18,6 +19,8 @@ pub type PageBytes = [u8; PAGE_BYTES];
 
 /// Pages that are taken from the system's memory at a time: enough for pages of 2 MiB, where the system has them.
 const CHUNK_PAGES: usize = 1024;
+/// Slots whose states are made together.
+const CHUNK_SLOTS: usize = 256;
 
 /// Why bytes were not kept: the text says what was attempted, on what, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -77,10 +80,40 @@ struct Copy {
     checksum: u32,
 }
 
+/// What each slot holds. Most of a large device was never programmed, and takes no memory.
+#[derive(Debug)]
+struct Slots {
+    chunks: Vec<Option<Box<[SlotState]>>>,
+    count: usize,
+}
+
+impl Slots {
+    fn get(&self, slot: usize) -> &SlotState {
+        match &self.chunks[slot / CHUNK_SLOTS] {
+            Some(states) => &states[slot % CHUNK_SLOTS],
+            None => &SlotState::Erased,
+        }
+    }
+
+    /// Puts something else in a slot; what it held.
+    fn replace(&mut self, slot: usize, state: SlotState) -> SlotState {
+        let chunk = &mut self.chunks[slot / CHUNK_SLOTS];
+        if chunk.is_none() && state == SlotState::Erased {
+            return state;
+        }
+        let states = chunk.get_or_insert_with(|| vec![SlotState::Erased; CHUNK_SLOTS].into_boxed_slice());
+        std::mem::replace(&mut states[slot % CHUNK_SLOTS], state)
+    }
+
+    fn programmed(&self) -> impl Iterator<Item = &SlotState> {
+        self.chunks.iter().flatten().flat_map(|states| states.iter())
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct ByteMedia {
-    slots: Vec<SlotState>,
+    slots: Slots,
     stripes: usize,
     store: Box<dyn CopyStore>,
     copies: Vec<Copy>,
@@ -100,7 +133,7 @@ impl ByteMedia {
         let planes = if config.timing.multi_plane { config.shape.planes_per_die } else { 1 };
         let slots = config.shape.units() / u64::from(config.shape.units_per_page() * planes);
         ByteMedia {
-            slots: vec![SlotState::Erased; slots as usize],
+            slots: Slots { chunks: vec![None; (slots as usize).div_ceil(CHUNK_SLOTS)], count: slots as usize },
             stripes: (config.shape.planes() / planes) as usize,
             store,
             copies: Vec::new(),
@@ -168,7 +201,7 @@ impl ByteMedia {
         }
         let mut counts = vec![0_u32; self.copies.len()];
         counts[0] = 1;
-        for slot in &self.slots {
+        for slot in self.slots.programmed() {
             for unit in units_of(slot) {
                 counts[unit.payload as usize] += 1;
             }
@@ -196,7 +229,7 @@ impl ByteMedia {
 
     /// A slot holds something else from now on.
     fn replace(&mut self, slot: usize, state: SlotState) {
-        let was = std::mem::replace(&mut self.slots[slot], state);
+        let was = self.slots.replace(slot, state);
         for unit in units_of(&was) {
             let copy = &mut self.copies[unit.payload as usize];
             copy.count -= 1;
@@ -219,46 +252,46 @@ impl PageMedia for ByteMedia {
 
     fn program(&mut self, slot: u32, life: u64, record: Record) {
         let state = SlotState::Whole { life, record };
-        if self.slots[slot as usize] == SlotState::Dead {
+        if *self.slots.get(slot as usize) == SlotState::Dead {
             return;
         }
-        assert_eq!(self.slots[slot as usize], SlotState::Erased, "slot {slot} is programmed without an erase");
         self.hold(units_of(&state));
-        self.slots[slot as usize] = state;
+        let was = self.slots.replace(slot as usize, state);
+        assert_eq!(was, SlotState::Erased, "slot {slot} is programmed without an erase");
     }
 
     fn erase(&mut self, first: u32, stripes: u32, count: u32) {
         for slot in (0..count).map(|row| (first + row * stripes) as usize) {
-            if self.slots[slot] != SlotState::Dead {
+            if *self.slots.get(slot) != SlotState::Dead {
                 self.replace(slot, SlotState::Erased);
             }
         }
     }
 
     fn slot(&self, slot: u32) -> SlotState {
-        self.slots[slot as usize].clone()
+        self.slots.get(slot as usize).clone()
     }
 
     fn unit(&self, slot: u32, index: usize) -> Option<Unit> {
-        units_of(&self.slots[slot as usize]).get(index).copied()
+        units_of(self.slots.get(slot as usize)).get(index).copied()
     }
 
     fn cut_program(&mut self, slot: u32, _life: u64, _record: Option<Record>) {
-        if self.slots[slot as usize] != SlotState::Dead {
+        if *self.slots.get(slot as usize) != SlotState::Dead {
             self.replace(slot as usize, SlotState::Torn);
         }
     }
 
     fn cut_erase(&mut self, first: u32, stripes: u32, count: u32) {
         for slot in (0..count).map(|row| (first + row * stripes) as usize) {
-            if self.slots[slot] != SlotState::Dead {
+            if *self.slots.get(slot) != SlotState::Dead {
                 self.replace(slot, SlotState::Torn);
             }
         }
     }
 
     fn lose_stripe(&mut self, stripe: u32) {
-        for slot in (stripe as usize..self.slots.len()).step_by(self.stripes) {
+        for slot in (stripe as usize..self.slots.count).step_by(self.stripes) {
             self.replace(slot, SlotState::Dead);
         }
     }

@@ -450,8 +450,8 @@ impl<R: Resident> Window<R> {
         self.ftl.media_mut().flip_bit(copy, byte, bit)
     }
 
-    /// Why dirty pages that have been unmapped are not taken to the flash now, if they are not. They are kept, and their
-    /// frames too, until there is room.
+    /// Why dirty pages that have been unmapped are not taken to the flash now, if they are not. They are kept, and
+    /// their frames too, until there is room.
     #[must_use]
     pub fn stalled(&self) -> Option<&StoreError> {
         self.stalled.as_ref().map(|(_, error)| error)

@@ -1,5 +1,6 @@
 //! The memory that programs map: a page of it at its place in the window, there while the page is resident.
 
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
@@ -27,10 +28,8 @@ pub struct Memory {
     bytes: usize,
     /// A bit for each page whose memory is kept though it has left.
     is_idle: Vec<u64>,
-    idle: usize,
-    /// By page: whose bytes an idle one has, so that one that comes back need not be copied. Memory that was never
-    /// written to, as most of this is in a window that is large, takes none.
-    held: Vec<u32>,
+    /// Of these, whose bytes they have: one that comes back need not be copied.
+    idle: HashMap<u64, Option<u64>>,
     idle_max: usize,
     /// Where the search for an idle page goes on, in words.
     hand: usize,
@@ -70,8 +69,7 @@ impl Memory {
             base,
             bytes: length,
             is_idle: vec![0; (pages as usize).div_ceil(64)],
-            idle: 0,
-            held: vec![NOTHING; pages as usize],
+            idle: HashMap::new(),
             idle_max: (idle_bytes_max / PAGE_BYTES as u64) as usize,
             hand: 0,
         })
@@ -93,7 +91,7 @@ impl Memory {
     /// Gives the memory of an idle page beyond the limit back to the system, going round the window; whether there was
     /// one. One at a time, because a fault may come meanwhile.
     pub fn give_back(&mut self) -> bool {
-        if self.idle <= self.idle_max {
+        if self.idle.len() <= self.idle_max {
             return false;
         }
         while self.is_idle[self.hand] == 0 {
@@ -108,27 +106,16 @@ impl Memory {
         true
     }
 
-    /// The page is idle no more; what it had the bytes of.
-    fn take_idle(&mut self, page: u64) -> u32 {
-        let held = std::mem::replace(&mut self.held[page as usize], NOTHING);
-        if held != NOTHING {
-            self.is_idle[page as usize / 64] &= !(1 << (page % 64));
-            self.idle -= 1;
-        }
-        held
+    /// The page is idle no more; what it had the bytes of, if it was.
+    fn take_idle(&mut self, page: u64) -> Option<Option<u64>> {
+        self.is_idle[page as usize / 64] &= !(1 << (page % 64));
+        self.idle.remove(&page)
     }
-}
-
-/// What [`Memory::held`] has for a page that is not idle, and for one that has the bytes of a copy, or zeroes.
-const NOTHING: u32 = 0;
-
-fn held(copy: Option<u64>) -> u32 {
-    copy.map_or(1, |copy| copy as u32 + 1)
 }
 
 impl Resident for Memory {
     fn held(&self, page: u64) -> Option<u64> {
-        self.held[page as usize].checked_sub(1).filter(|copy| *copy > 0).map(u64::from)
+        self.idle.get(&page).copied().flatten()
     }
 
     fn expect(&self, bytes: &PageBytes) {
@@ -143,7 +130,7 @@ impl Resident for Memory {
     }
 
     fn load(&mut self, page: u64, copy: Option<u64>, bytes: Option<&PageBytes>) {
-        if self.take_idle(page) == held(copy) {
+        if self.take_idle(page) == Some(copy) {
             return;
         }
         let to = self.at(page);
@@ -162,9 +149,8 @@ impl Resident for Memory {
 
     fn left(&mut self, page: u64, copy: Option<u64>) {
         self.is_idle[page as usize / 64] |= 1 << (page % 64);
-        self.idle += usize::from(self.held[page as usize] == NOTHING);
-        self.held[page as usize] = held(copy);
-        if self.idle > self.idle_max + IDLE_SLACK {
+        self.idle.insert(page, copy);
+        if self.idle.len() > self.idle_max + IDLE_SLACK {
             self.give_back();
         }
     }

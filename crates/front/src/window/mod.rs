@@ -244,7 +244,7 @@ impl Server {
         is_busy
     }
 
-    /// Looks at one page that a mapper has unmapped, because the next fault may come at any moment; whether there was one.
+    /// Looks at one page that a mapper has unmapped: the next fault may come at any moment. Whether there was one.
     fn look_at_pages(&mut self, now: Nanos, index: usize) -> bool {
         let mapper = &mut self.mappers[index];
         let had_some = mapper.has_unlooked();
