@@ -1,8 +1,8 @@
 //! The flash with the bytes of its pages: what the page-mapped FTL programs and erases.
 //!
-//! The bytes are in a [`CopyStore`]: in memory, or wherever whoever drives the window keeps them. A unit of the FTL names
-//! its bytes by a *copy*, the number that [`ByteMedia::save`] gave out. A relocated unit names the copy of its original,
-//! so collection moves no bytes; a copy is free again when no slot names it any more.
+//! The bytes are in a [`CopyStore`]: in memory, or wherever whoever drives the window keeps them. A unit of the FTL
+//! names its bytes by a *copy*, the number that [`ByteMedia::save`] gave out. A relocated unit names the copy of its
+//! original, so collection moves no bytes; a copy is free again when no slot names it any more.
 //!
 //! Invariants:
 //! - a copy is counted once for each programmed unit that names it, and once from [`ByteMedia::save`] until it is first
