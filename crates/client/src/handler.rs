@@ -7,6 +7,7 @@ use osier_device::window::message::Ask;
 
 use crate::evict::help;
 use crate::fault::pause;
+use crate::place::Place;
 use crate::shared::{Shared, clock_ns};
 use crate::uffd::Trap;
 use crate::window::FaultMode;
@@ -24,7 +25,9 @@ pub fn run(shared: &Shared) {
     let mut waiting: Vec<Trap> = Vec::new();
     let mut pending: Vec<Pending> = Vec::new();
     let mut spins = 0;
+    let mut place = Place::new();
     while shared.is_live() {
+        place.avoid_device(shared);
         let got = shared.uffd.read(&mut traps);
         waiting.extend_from_slice(&traps[..got]);
         let before = pending.len();
@@ -37,6 +40,8 @@ pub fn run(shared: &Shared) {
         }
         if shared.mode == FaultMode::Spinning && pending.is_empty() {
             help(shared, None);
+            // Where it shares a processor with the program, that has to run for anything to happen.
+            std::thread::yield_now();
         } else if shared.mode == FaultMode::Sleeping && pending.is_empty() {
             sleep(shared);
         } else if shared.mode == FaultMode::Sleeping {
@@ -55,7 +60,7 @@ fn begin(shared: &Shared, waiting: &mut Vec<Trap>, pending: &mut Vec<Pending>) {
             return;
         };
         let at_ns = clock_ns();
-        shared.ask(lane, &Ask { page, is_store: trap.is_store, at_ns });
+        shared.ask(lane, &Ask { page, is_store: trap.is_store, at_ns, more_max: shared.more_max(page) });
         pending.push(Pending { lane, page, at_ns });
     }
 }
@@ -63,19 +68,18 @@ fn begin(shared: &Shared, waiting: &mut Vec<Trap>, pending: &mut Vec<Pending>) {
 /// Maps the page of a fault if it is time; whether it is over.
 fn finish(shared: &Shared, fault: &Pending) -> bool {
     let Some(reply) = shared.answer(fault.lane) else { return false };
-    let address = shared.address_of(fault.page);
     match reply.grant {
         Grant::Writable | Grant::Armed => {
             let map_ns = clock_ns();
             if map_ns < reply.due_ns {
                 return false;
             }
-            if shared.uffd.map(address, reply.grant == Grant::Armed) {
+            if shared.map(fault.page, &reply) {
                 shared.delivered(fault.at_ns, &reply, map_ns);
             }
         }
         Grant::Lost | Grant::NoSuchPage => {
-            if !shared.uffd.poison(address) {
+            if !shared.uffd.poison(shared.address_of(fault.page)) {
                 shared.say("the device cannot read a page, and this kernel cannot say so to the program: it ends");
                 std::process::abort();
             }

@@ -23,6 +23,7 @@ mod evict;
 mod fault;
 mod handler;
 mod histogram;
+mod place;
 mod shared;
 mod signal;
 mod uffd;

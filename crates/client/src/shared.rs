@@ -7,12 +7,13 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex};
 
-use osier_device::window::Report;
 use osier_device::window::message::{Ask, LANES, Refusal, Reply};
+use osier_device::window::{Grant, Report};
 use osier_pmr::words::Lines;
 use osier_pmr::{Doorbell, Object, Producer, SharedLines};
 
 use crate::evict::Zapper;
+use crate::fault::MORE_MAX;
 use crate::histogram::Timing;
 use crate::uffd::{PAGE, Uffd};
 use crate::window::FaultMode;
@@ -22,6 +23,8 @@ pub const LIVE: u32 = 0;
 /// Offset of the word that says how many lanes were ever used, and of the one that says that whoever faults unmaps.
 pub const LANES_USED_AT: u64 = 0;
 pub const HELPS_AT: u64 = 128;
+/// Offset of the word that says on which processor the device runs, counted from 1.
+pub const PROCESSOR_AT: u64 = 192;
 /// The device has died, and the window is inaccessible.
 pub const DEAD: u32 = 1;
 /// The program closes the window.
@@ -39,7 +42,7 @@ pub struct Shared {
     pub lanes: SharedLines,
     /// A bit for each lane that nobody uses.
     pub free_lanes: AtomicU64,
-    /// By lane: one more than the page that is being brought in, until it is mapped.
+    /// By lane: one more than the page that is being brought in, until it and those that come with it are mapped.
     pub bringing: [AtomicU64; LANES],
     /// By lane: the number of its latest fault.
     pub numbers: [AtomicU64; LANES],
@@ -79,6 +82,12 @@ impl Shared {
     pub fn page_at(&self, address: usize) -> Option<u64> {
         let offset = address.checked_sub(self.base)?;
         (offset < self.bytes).then_some((offset / PAGE) as u64)
+    }
+
+    /// How many of the pages that follow one may be mapped with it.
+    pub fn more_max(&self, page: u64) -> u8 {
+        let pages = (self.bytes / PAGE) as u64;
+        MORE_MAX.min(u8::try_from(pages.saturating_sub(page + 1)).unwrap_or(u8::MAX))
     }
 
     pub fn address_of(&self, page: u64) -> usize {
@@ -130,6 +139,16 @@ impl Shared {
         let mut words = [0; 8];
         self.lanes.load_rest(lane * 2 + 1, &mut words);
         Reply::decode(&words)
+    }
+
+    /// Maps the page of an answered fault, and those that come with it; false means that the window is no longer there.
+    pub fn map(&self, page: u64, reply: &Reply) -> bool {
+        let (address, more) = (self.address_of(page), usize::from(reply.more.min(self.more_max(page))));
+        if reply.grant == Grant::Armed {
+            return self.uffd.map(address, 1 + more, true);
+        }
+        // Those that follow first: whoever waits for the page finds them.
+        (more == 0 || self.uffd.map(address + PAGE, more, true)) && self.uffd.map(address, 1, false)
     }
 
     /// Counts a page that has just been mapped; `map_ns` is when that was begun.

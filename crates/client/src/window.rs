@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use osier_device::window::message::{LANES, RING_ENTRIES, ToDevice, Words};
 use osier_device::window::{Command, Report};
-use osier_pmr::{Doorbell, Object, Ring, SharedLines, ring_bytes};
+use osier_pmr::{Doorbell, Object, Ring, SharedLines, pass, ring_bytes};
 
 use crate::attach::{Attached, attach};
 use crate::error::WindowError;
@@ -109,7 +109,14 @@ impl Window {
         if mode_helps(options.mode) {
             shared.words.word64(HELPS_AT).store(1, Ordering::Release);
         }
-        signal::note(&shared)?;
+        if let Err(error) = signal::note(&shared) {
+            unmap(base, bytes);
+            return Err(error);
+        }
+        if let Some(page_map) = shared.uffd.page_map() {
+            // Without it pages count as dirty when they leave.
+            let _ = pass::send(&attached.socket, &(base as u64).to_le_bytes(), &[page_map]);
+        }
         let mut window = Window { shared, next_tag: AtomicU32::new(1), threads: Vec::new(), _socket: attached.socket };
         window.start(attached.pidfd)?;
         Ok(window)
