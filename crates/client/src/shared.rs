@@ -27,6 +27,12 @@ pub const DEAD: u32 = 1;
 /// The program closes the window.
 pub const CLOSING: u32 = 2;
 
+/// What the thread that resolves faults does: resolves, waits for a fault, is to stop once none is under way, has stopped.
+pub const AWAKE: u32 = 0;
+pub const ASLEEP: u32 = 1;
+pub const FREEZING: u32 = 2;
+pub const FROZEN: u32 = 3;
+
 /// See the module.
 pub struct Shared {
     pub base: usize,
@@ -36,6 +42,10 @@ pub struct Shared {
     /// The process that opened the window: a forked child has the memory of this, and not the window.
     pub owner_pid: i32,
     pub uffd: Uffd,
+    /// The memory that is mapped.
+    pub memory: OwnedFd,
+    /// Of the thread that resolves faults.
+    pub gate: AtomicU32,
     pub lanes: SharedLines,
     /// A bit for each lane that nobody uses.
     pub free_lanes: AtomicU64,
