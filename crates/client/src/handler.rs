@@ -76,6 +76,7 @@ fn begin(shared: &Shared, waiting: &mut Vec<Trap>, pending: &mut Vec<Pending>) {
             return;
         };
         let at_ns = clock_ns();
+        shared.note_touched(page);
         shared.ask(lane, &Ask { page, is_store: trap.is_store, at_ns });
         pending.push(Pending { lane, page, at_ns });
     }

@@ -33,6 +33,9 @@ pub const ASLEEP: u32 = 1;
 pub const FREEZING: u32 = 2;
 pub const FROZEN: u32 = 3;
 
+/// Pages that the device may grant with one that faulted: no more than these.
+const TOUCHED_WITH_MAX: u64 = 31;
+
 /// See the module.
 pub struct Shared {
     pub base: usize,
@@ -53,6 +56,8 @@ pub struct Shared {
     pub bringing: [AtomicU64; LANES],
     /// By lane: the number of its latest fault.
     pub numbers: [AtomicU64; LANES],
+    /// A bit for each page that this program may have mapped.
+    pub touched: Box<[AtomicU64]>,
     pub words: Object,
     pub device_bell: Doorbell,
     pub bell: Doorbell,
@@ -89,6 +94,22 @@ impl Shared {
     pub fn page_at(&self, address: usize) -> Option<u64> {
         let offset = address.checked_sub(self.base)?;
         (offset < self.bytes).then_some((offset / PAGE) as u64)
+    }
+
+    /// A page is about to be mapped, and maybe some that follow it.
+    pub fn note_touched(&self, page: u64) {
+        let end = (page + 1 + TOUCHED_WITH_MAX).min((self.bytes / PAGE) as u64);
+        for page in page..end {
+            let (word, bit) = (&self.touched[page as usize / 64], 1 << (page % 64));
+            if word.load(Ordering::Relaxed) & bit == 0 {
+                word.fetch_or(bit, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Whether this program may have mapped a page.
+    pub fn was_touched(&self, page: u64) -> bool {
+        self.touched[page as usize / 64].load(Ordering::Relaxed) >> (page % 64) & 1 != 0
     }
 
     pub fn address_of(&self, page: u64) -> usize {

@@ -71,14 +71,15 @@ impl Window {
 }
 
 impl Frozen<'_> {
-    /// Hands over the bytes of each page. Their order is any.
+    /// Hands over the bytes of each page that this program ever had. Their order is any.
     ///
     /// # Errors
     /// The flash has lost a page, or the device has died.
     pub fn copy(&self, pages: Range<u64>, mut each: impl FnMut(u64, &[u8; PAGE])) -> Result<(), WindowError> {
         let shared = self.window.shared();
         let mut asked: [Option<Asked>; PAGES_AT_ONCE] = [None; PAGES_AT_ONCE];
-        let (mut next, mut under_way, mut spins) = (pages.start, 0, 0);
+        let next_from = |page: u64| (page..pages.end).find(|page| shared.was_touched(*page)).unwrap_or(pages.end);
+        let (mut next, mut under_way, mut spins) = (next_from(pages.start), 0, 0);
         let mut ended = Ok(());
         while under_way > 0 || (next < pages.end && ended.is_ok()) {
             let mut is_busy = false;
@@ -87,7 +88,7 @@ impl Frozen<'_> {
                     let Some(lane) = shared.take_lane() else { continue };
                     shared.ask(lane, &Ask { page: next, is_store: false, at_ns: clock_ns() });
                     *place = Some(Asked { lane, page: next });
-                    (next, under_way, is_busy) = (next + 1, under_way + 1, true);
+                    (next, under_way, is_busy) = (next_from(next + 1), under_way + 1, true);
                 }
                 if let Some(page) = *place
                     && let Some(copied) = self.take(page, &mut each)

@@ -145,6 +145,7 @@ impl Window {
             free_lanes: AtomicU64::new(u64::MAX),
             bringing: std::array::from_fn(|_| AtomicU64::new(0)),
             numbers: std::array::from_fn(|_| AtomicU64::new(0)),
+            touched: (0..(bytes / PAGE).div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
             words: find("words")?,
             device_bell: Doorbell::new(&bell, 0),
             bell: Doorbell::new(&find("bell")?, 0),

@@ -94,11 +94,9 @@ extern "C" fn parent() {
 extern "C" fn child() {
     // The window's threads are the parent's, and so is what they hold.
     own::forget_threads();
-    if let Some(frozen) = take_frozen() {
-        std::mem::forget(frozen);
-        if let Some(run) = RUN.get() {
-            run.lease.forget();
-        }
+    std::mem::forget(take_frozen());
+    if let Some(run) = RUN.get() {
+        run.lease.forget();
     }
     let copy = COPY.swap(0, Ordering::Relaxed);
     if copy != 0 {

@@ -1,12 +1,14 @@
 //! The calls that map memory, where they touch the heap.
 
+use std::sync::atomic::Ordering;
+
 use crate::own::{self, MAP_FAILED};
 use crate::space::{PAGE, SPACE, begin_use, make_zero};
 use crate::{HIGH, LOW, RUN, is_in_heap, serves};
-use std::sync::atomic::Ordering;
 
-/// Of a private anonymous mapping the kernel is to do nothing else.
-const PLAIN: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_POPULATE;
+const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+/// What else may be asked for: nothing that the window does otherwise.
+const HARMLESS: i32 = libc::MAP_NORESERVE | libc::MAP_POPULATE;
 const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
 fn fail(code: i32) -> usize {
@@ -29,8 +31,7 @@ pub fn mmap(at: usize, bytes: usize, protection: i32, flags: i32, fd: i32, offse
         return map_over(at, bytes, protection, flags);
     }
     let threshold = RUN.get().map_or(u64::MAX, |run| run.settings.threshold_bytes);
-    let is_plain = flags & !PLAIN == 0 && flags & (libc::MAP_ANONYMOUS | libc::MAP_PRIVATE) == PLAIN & flags;
-    let is_plain = is_plain && flags & libc::MAP_ANONYMOUS != 0 && flags & libc::MAP_PRIVATE != 0;
+    let is_plain = flags & !(PRIVATE | HARMLESS) == 0 && flags & PRIVATE == PRIVATE;
     // A place that the program would like is one of the kernel's.
     if at != 0 || !is_plain || protection != READ_WRITE || (bytes as u64) < threshold {
         return own::mmap(at, bytes, protection, flags, fd, offset);
@@ -55,11 +56,10 @@ fn map_new(bytes: usize) -> usize {
 fn map_over(at: usize, bytes: usize, protection: i32, flags: i32) -> usize {
     let bytes = bytes.next_multiple_of(PAGE);
     let is_whole = is_in_heap(at) && is_in_heap(at + bytes - 1) && at.is_multiple_of(PAGE);
-    let is_anonymous = flags & libc::MAP_ANONYMOUS != 0 && flags & libc::MAP_PRIVATE != 0;
     if flags & libc::MAP_FIXED_NOREPLACE == libc::MAP_FIXED_NOREPLACE {
         return fail(libc::EEXIST);
     }
-    if !is_whole || !is_anonymous || !SPACE.with(|space| space.is_mapped(space.pages(at, bytes))) {
+    if !is_whole || flags & PRIVATE != PRIVATE || !SPACE.with(|space| space.is_mapped(space.pages(at, bytes))) {
         return fail(libc::ENOMEM);
     }
     own::mprotect(at, bytes, READ_WRITE);
