@@ -203,7 +203,8 @@ impl Lease {
         self.range.clone()
     }
 
-    /// Notes that bytes of the window are used from now on; whether their pages are zero, because nobody used them before.
+    /// Notes that bytes of the window are used from now on; whether their pages are zero, because nobody used them
+    /// before.
     pub fn begin_use(&self, bytes: Range<u64>) -> bool {
         self.used_to.fetch_max(bytes.end, Ordering::AcqRel) <= bytes.start
     }

@@ -27,7 +27,8 @@ pub const DEAD: u32 = 1;
 /// The program closes the window.
 pub const CLOSING: u32 = 2;
 
-/// What the thread that resolves faults does: resolves, waits for a fault, is to stop once none is under way, has stopped.
+/// What the thread that resolves faults does: resolves, waits for a fault, is to stop once none is under way, has
+/// stopped.
 pub const AWAKE: u32 = 0;
 pub const ASLEEP: u32 = 1;
 pub const FREEZING: u32 = 2;

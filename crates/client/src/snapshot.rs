@@ -1,8 +1,8 @@
 //! Pages as they all are at one instant: what a forked child gets in the window's place.
 //!
-//! A window is *frozen* for that: no fault is resolved and no page is mapped, so whoever touches it waits, and nobody can
-//! store. Pages still leave the cache and come into it. The way of a page that is copied is that of a fault which ends
-//! before its page is mapped: as long as its lane is held, the page stays where it is.
+//! A window is *frozen* for that: no fault is resolved and no page is mapped, so whoever touches it waits, and nobody
+//! can store. Pages still leave the cache and come into it. The way of a page that is copied is that of a fault which
+//! ends before its page is mapped: as long as its lane is held, the page stays where it is.
 
 use std::ops::Range;
 use std::os::fd::AsRawFd;

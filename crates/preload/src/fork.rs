@@ -1,8 +1,8 @@
 //! `fork`: the child has the heap as it was, in private memory at the same addresses.
 //!
 //! The parent makes the copy before it forks, with the window frozen: nobody stores to the heap from the copy's first
-//! byte until the child is there, so the copy and what the child inherits are of one instant. The child moves the copy to
-//! where the heap was. The parent waits for that as long as it takes to bring in what is in use.
+//! byte until the child is there, so the copy and what the child inherits are of one instant. The child moves the copy
+//! to where the heap was. The parent waits for that as long as it takes to bring in what is in use.
 
 use std::io;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};

@@ -52,7 +52,8 @@ fn map_new(bytes: usize) -> usize {
     at
 }
 
-/// A mapping in the place of what the program has in the heap. It becomes zero; there is no other memory to be had there.
+/// A mapping in the place of what the program has in the heap. It becomes zero; there is no other memory to be had
+/// there.
 fn map_over(at: usize, bytes: usize, protection: i32, flags: i32) -> usize {
     let bytes = bytes.next_multiple_of(PAGE);
     let is_whole = is_in_heap(at) && is_in_heap(at + bytes - 1) && at.is_multiple_of(PAGE);

@@ -104,8 +104,8 @@ pub fn begin(run: &Run, base: usize) {
         space.free.insert(heap.clone());
         space.heap = heap;
     });
-    // SAFETY: plain calls, before the first allocation. What the program frees stays the allocator's: to give pages back
-    // would be to write zeroes.
+    // SAFETY: plain calls, before the first allocation. What the program frees stays the allocator's: to give pages
+    // back would be to write zeroes.
     unsafe {
         mi::mi_option_set(mi::mi_option_limit_os_alloc, 1);
         mi::mi_option_set(OPTION_PURGE_DELAY, -1);

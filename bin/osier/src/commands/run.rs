@@ -23,8 +23,8 @@ const SPINNING_CPUS_MIN: usize = 4;
 
 /// Run a program with its heap in a device's memory
 ///
-/// What it allocates, and its large anonymous mappings, are pages of the window; what is in the device's cache costs what
-/// memory costs. Nothing is changed in the program. Start a device with `osier window serve`.
+/// What it allocates, and its large anonymous mappings, are pages of the window; what is in the device's cache costs
+/// what memory costs. Nothing is changed in the program. Start a device with `osier window serve`.
 #[derive(Debug, Args)]
 pub struct RunArgs {
     /// The socket of the device
@@ -42,7 +42,9 @@ pub struct RunArgs {
     /// Allocations of fewer bytes stay in ordinary memory
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value_t = 0)]
     from_size: u64,
-    /// Programs that the program starts have heaps in the window too, of an eighth of it each unless `--heap` says otherwise
+    /// Programs that the program starts have heaps in the window too
+    ///
+    /// Each has an eighth of it, unless `--heap` says otherwise.
     #[arg(long)]
     children: bool,
     /// Add the figures to this file at the end, instead of standard error
