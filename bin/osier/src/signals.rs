@@ -36,16 +36,21 @@ impl StopFlag {
 /// # Errors
 /// What the system says.
 pub fn stop_flag() -> Result<StopFlag> {
+    stop_flag_or(|| "what a device had completed is there at its next start".to_owned())
+}
+
+/// The same, with something to do when a second signal ends the program: it answers how that went.
+///
+/// # Errors
+/// What the system says.
+pub fn stop_flag_or(at_once: impl Fn() -> String + Send + 'static) -> Result<StopFlag> {
     let flag = Arc::new(AtomicBool::new(false));
     let asked = flag.clone();
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("listening to signals")?;
     let listen = move || {
         for _ in signals.forever() {
             if asked.swap(true, Ordering::Relaxed) {
-                eprintln!(
-                    "osier: a second signal ends this at once, not in order; what a device had completed is there at its \
-                     next start"
-                );
+                eprintln!("osier: a second signal ends this at once, not in order; {}", at_once());
                 std::process::exit(Exit::Failure as i32);
             }
         }

@@ -323,6 +323,63 @@ fn a_second_signal_ends_at_once_and_says_so() {
     assert!(home.osier(&["device", "check", "d"]).status.success());
 }
 
+/// What is written to a device without media takes its time and is nowhere: no read makes it up.
+#[test]
+fn a_device_without_media_takes_writes_and_never_makes_up_what_they_were() {
+    let home = Home::new();
+    home.device("none", &["--media", "none"]);
+    let recording = home.path("recording");
+    let recording = recording.to_str().unwrap();
+    // The second finds the device as new.
+    for seed in ["1", "2"] {
+        let basics = ["--json", "soak", "none", "--no-model-timing", "--request-blocks", "16", "--seed", seed];
+        let out = home.osier(&[&basics[..], &["--requests", "10000", "--record-core", recording]].concat());
+        assert_eq!(out.status.code(), Some(1), "{}", text(&out.stderr));
+        let found: Value = serde_json::from_slice(&out.stdout).unwrap();
+        let tally = &found["tally"];
+        for fault in ["lost", "repeated", "out_of_order", "wrong_blocks"] {
+            assert_eq!(tally[fault], 0, "{tally}");
+        }
+        assert!(tally["completed"].as_u64().unwrap() > 6_000, "{tally}");
+        let failures = tally["first_failures"].as_array().unwrap();
+        assert!(!failures.is_empty(), "{tally}");
+        let honest = |failure: &Value| failure.as_str().unwrap().contains("unrecovered read error");
+        assert!(failures.iter().all(honest), "{tally}");
+        assert!(home.osier(&["device", "check", "none"]).status.success());
+        let replayed = home.osier(&["replay", recording]);
+        assert!(replayed.status.success(), "{}", text(&replayed.stderr));
+    }
+}
+
+/// A demonstration that is ended at once leaves no device behind in the temporary directory.
+#[test]
+fn a_second_signal_to_the_demonstration_leaves_nothing_behind() {
+    let home = Home::new();
+    let (scratch, input) = (home.path("scratch"), home.path("input"));
+    std::fs::create_dir(&scratch).unwrap();
+    write(&input, &"a line of text\n".repeat(10_000));
+    let left = || std::fs::read_dir(&scratch).unwrap().count();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_osier"));
+    command.args(["demo", "--seconds", "60", "--input"]).arg(&input).current_dir(home.0.path());
+    command.env("OSIER_HOME", home.0.path()).env("TMPDIR", &scratch);
+    command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::piped());
+    let mut demo = Server(command.spawn().unwrap());
+    let domains = demo.domains(&[]);
+    assert_eq!(left(), 1);
+    let (pid, [device, host]) = (demo.0.id().to_string(), [domains[0].to_string(), domains[1].to_string()]);
+    Server::signal("-STOP", &device);
+    Server::signal("-INT", &pid);
+    eventually(|| Path::new("/proc").join(&host).join("exe").read_link().is_err());
+    assert_eq!(left(), 1, "it waits for the device");
+    Server::signal("-INT", &pid);
+    let said = std::io::read_to_string(demo.0.stderr.take().unwrap()).unwrap();
+    assert_eq!(demo.0.wait().unwrap().code(), Some(1), "{said}");
+    assert!(said.contains("a second signal ends this at once"), "{said}");
+    assert!(said.contains("its temporary directory is removed"), "{said}");
+    assert_eq!(left(), 0);
+    eventually(|| !Path::new("/proc").join(&device).exists());
+}
+
 impl Server {
     /// A device that serves, in a process group of its own as a terminal's job has.
     fn start(home: &Home, device: &str) -> Server {

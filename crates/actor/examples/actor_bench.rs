@@ -118,6 +118,17 @@ fn measure(count: u32, mut thing: impl FnMut()) -> Figure {
     Figure::of_rounds(&(0..ROUNDS).map(|_| time(count, &mut thing)).collect::<Vec<f64>>())
 }
 
+/// Several things, round after round each in its turn: what disturbs one round of all is in none of them alone.
+fn in_turns<T>(things: &mut [T], mut turn: impl FnMut(&mut T) -> f64) -> Vec<Figure> {
+    let mut rounds = vec![Vec::with_capacity(ROUNDS); things.len()];
+    for _ in 0..ROUNDS {
+        for (thing, rounds) in things.iter_mut().zip(&mut rounds) {
+            rounds.push(turn(thing));
+        }
+    }
+    rounds.iter().map(|rounds| Figure::of_rounds(rounds)).collect()
+}
+
 /// A thing and its peer, `round` after round.
 fn compare(peer: &'static str, round: impl FnMut() -> [f64; 2]) -> Figure {
     let rounds: Vec<[f64; 2]> = std::iter::repeat_with(round).take(ROUNDS).collect();
@@ -161,48 +172,58 @@ fn call(direction: Direction) -> Call {
     }
 }
 
-fn calls(filter: &str) {
+/// The module of [`CALLER`], of each flavour.
+fn callers() -> [(&'static str, Sandbox); 2] {
     let engines = Engines::new().unwrap();
     let wasm = wat::parse_str(CALLER).unwrap();
     let facts = install::check("caller", &wasm, 1024).unwrap();
     let segment = Segment::anonymous(c"arena", Arena::object_bytes(&SMALL)).unwrap();
     let arena = Arc::new(Arena::new(&segment, SMALL).unwrap());
-    for (flavour, label) in [(Flavour::Trusted, "trusted"), (Flavour::Untrusted, "untrusted")] {
+    [(Flavour::Trusted, "trusted"), (Flavour::Untrusted, "untrusted")].map(|(flavour, label)| {
         let code = common::cache().load(&engines, "caller", &wasm, flavour, &Compiler::InProcess).unwrap();
         let (arena, keys) = (arena.clone(), common::keys());
         let setting =
             Setting { label: "caller".to_owned(), params: String::new(), key: None, keys, incarnation: 1, arena };
-        let mut sandbox = Sandbox::new(&engines, &code, &facts, setting).unwrap();
-        let unit = Unit {
-            slba: 0,
-            version: 0,
-            bytes: 4096,
-            raw_bytes: 4096,
-            tag: 1,
-            request_block: 0,
-            skip_blocks: 0,
-            blocks: 1,
-            buffer: Buffer::Raw,
-        };
-        let buffers = Buffers { input: 0, input_bytes: 4096, output: 8192, output_capacity: 8192 };
-        let forward = call(Direction::Forward);
-        let into = measure(20_000, || {
+        (label, Sandbox::new(&engines, &code, &facts, setting).unwrap())
+    })
+}
+
+fn calls(filter: &str) {
+    let mut callers = callers();
+    let unit = Unit {
+        slba: 0,
+        version: 0,
+        bytes: 4096,
+        raw_bytes: 4096,
+        tag: 1,
+        request_block: 0,
+        skip_blocks: 0,
+        blocks: 1,
+        buffer: Buffer::Raw,
+    };
+    let buffers = Buffers { input: 0, input_bytes: 4096, output: 8192, output_capacity: 8192 };
+    let forward = call(Direction::Forward);
+    let into = in_turns(&mut callers, |(_, sandbox)| {
+        time(20_000, &mut || {
             black_box(sandbox.call(&forward, &unit, &buffers, 4096).unwrap());
-        });
-        print(filter, &format!("actor/call/host-to-actor-{label}"), "ns", &into, Some(40.0));
-        const OUT: u32 = 50_000;
-        let mut inverse = Call { budget_bytes: OUT, ..call(Direction::Inverse) };
-        let out = measure(1, || {
+        })
+    });
+    const OUT: u32 = 50_000;
+    let inverse = Call { budget_bytes: OUT, ..call(Direction::Inverse) };
+    let out = in_turns(&mut callers, |(_, sandbox)| {
+        time(1, &mut || {
             black_box(sandbox.call(&inverse, &unit, &buffers, 1 << 20).unwrap());
-        });
-        let out = out.times(1.0 / f64::from(OUT));
-        print(filter, &format!("actor/call/actor-to-host-{label}"), "ns", &out, Some(10.0));
+        }) / f64::from(OUT)
+    });
+    for (((label, sandbox), into), out) in callers.iter_mut().zip(&into).zip(&out) {
+        print(filter, &format!("actor/call/host-to-actor-{label}"), "ns", into, Some(40.0));
+        print(filter, &format!("actor/call/actor-to-host-{label}"), "ns", out, Some(10.0));
         const CRCS: u32 = 500;
-        (inverse.resume, inverse.budget_bytes) = (true, CRCS);
+        let resume = Call { resume: true, budget_bytes: CRCS, ..inverse };
         let bytes = [7u8; 4096];
         let crc = compare("crc32c 0.6", || {
             let module = time(1, &mut || {
-                black_box(sandbox.call(&inverse, &unit, &buffers, 1 << 20).unwrap());
+                black_box(sandbox.call(&resume, &unit, &buffers, 1 << 20).unwrap());
             });
             let native = time(CRCS, &mut || {
                 black_box(osier_actor::intrinsics::crc32c(0, black_box(&bytes)));

@@ -295,10 +295,10 @@ impl Sandbox {
 
     #[inline]
     fn refuel(&mut self, bytes: u32) {
-        if self.flavour == Flavour::Untrusted {
-            let set = self.store.set_fuel(fuel(bytes));
-            assert!(set.is_ok(), "the untrusted engine counts fuel");
-            self.store.data_mut().owed = 0;
+        if self.flavour == Flavour::Untrusted
+            && let Err(error) = self.store.set_fuel(fuel(bytes))
+        {
+            panic!("the untrusted engine counts fuel: {error}");
         }
     }
 
@@ -339,10 +339,11 @@ impl Sandbox {
     /// If it has no such function, or the pointers do not lie in its memory: the runner checked both.
     #[inline]
     pub fn call(&mut self, call: &Call, unit: &Unit, buffers: &Buffers, fuel_bytes: u32) -> Result<i64, Fault> {
-        let end = u64::from(buffers.output) + u64::from(buffers.output_capacity);
-        assert!(end.max(u64::from(buffers.input) + u64::from(buffers.input_bytes)) <= self.store.data().bytes as u64);
         self.refuel(fuel_bytes);
-        self.store.data_mut().unit = Some((*call, *unit));
+        let context = self.store.data_mut();
+        let end = u64::from(buffers.output) + u64::from(buffers.output_capacity);
+        assert!(end.max(u64::from(buffers.input) + u64::from(buffers.input_bytes)) <= context.bytes as u64);
+        (context.owed, context.unit) = (0, Some((*call, *unit)));
         let budget = call.budget_bytes.max(1).cast_signed();
         let result = if call.resume {
             let Some(resume) = &self.resume else { panic!("resumed an actor that never yields") };
@@ -355,13 +356,17 @@ impl Sandbox {
             function.call(&mut self.store, (input, length, output, room, budget))
         };
         self.store.data_mut().unit = None;
-        result.map_err(|error| {
-            self.fault_message = describe(&error);
-            match error.downcast_ref::<Trap>() {
-                Some(Trap::OutOfFuel) => Fault::Timeout,
-                _ => Fault::Trapped,
-            }
-        })
+        result.map_err(|error| self.fault(&error))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn fault(&mut self, error: &wasmtime::Error) -> Fault {
+        self.fault_message = describe(error);
+        match error.downcast_ref::<Trap>() {
+            Some(Trap::OutOfFuel) => Fault::Timeout,
+            _ => Fault::Trapped,
+        }
     }
 
     /// What the last fault was.
@@ -449,6 +454,7 @@ impl Sandbox {
     }
 }
 
+#[inline]
 fn fuel(bytes: u32) -> u64 {
     FUEL_BASE + u64::from(bytes) * FUEL_PER_BYTE
 }

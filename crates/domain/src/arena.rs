@@ -54,6 +54,7 @@ pub enum Buffer {
 
 impl Buffer {
     /// Where a stage that reads from here puts its output. `Raw` is never written by a stage.
+    #[inline]
     pub fn next(self) -> Buffer {
         match self {
             Buffer::Raw | Buffer::B => Buffer::A,
@@ -62,6 +63,7 @@ impl Buffer {
     }
 
     /// The buffer that a byte names.
+    #[inline]
     pub fn from_byte(byte: u8) -> Option<Buffer> {
         match byte {
             0 => Some(Buffer::Raw),

@@ -80,6 +80,7 @@ impl OwnerState {
     }
 
     /// Reads a word; `None` when it is no owner word (a fresh or damaged record).
+    #[inline]
     pub fn decode(word: u64) -> Option<OwnerState> {
         if word & VALID_BIT == 0 || word & 0xf0 != 0 {
             return None;

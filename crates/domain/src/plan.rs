@@ -72,6 +72,7 @@ impl Tag {
     pub const NONE: Tag = Tag(0);
 
     /// The pipeline alone.
+    #[inline]
     pub fn pipeline(self) -> Tag {
         Tag(self.0 & 0x00ff_ffff)
     }

@@ -404,6 +404,11 @@ impl Setup {
         matches!(self.superblock.media, MediaKind::File | MediaKind::Block(_))
     }
 
+    /// Whether what is written is kept anywhere at all.
+    pub(crate) fn keeps_bytes(&self) -> bool {
+        self.device_params().with_data
+    }
+
     fn device_params(&self) -> DeviceParams {
         device_params(&self.superblock, &self.profile)
     }

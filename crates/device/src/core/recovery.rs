@@ -42,7 +42,7 @@ impl<B: Bytes> Device<B> {
     /// The device as it was left, whatever ended it. `read` reads the media.
     ///
     /// Committed records of the buffer are visible at once and drain again; the flash knows those it
-    /// has already.
+    /// has already. A device that keeps no bytes has nothing to recover from, and is a new one.
     ///
     /// # Errors
     /// Damage that leaves no device, with nothing changed; see [`DeviceError`].
@@ -63,7 +63,11 @@ impl<B: Bytes> Device<B> {
         read: &mut ReadMedia<'_>,
         watch: &mut dyn FnMut(Looked<'_>),
     ) -> Result<(Device<B>, RecoveryReport), DeviceError> {
-        let (ftl_params, blocks) = (profile.ftl_params(params.with_data, params.thin), params.logical_blocks);
+        if !params.with_data {
+            let report = RecoveryReport { buffer: BufferState::New, flash: osier_flash::RecoveryReport::default() };
+            return Ok((Device::create(profile, params, buffer)?, report));
+        }
+        let (ftl_params, blocks) = (profile.ftl_params(true, params.thin), params.logical_blocks);
         let timing = profile.timing();
         let (ftl, flash) = Ftl::recover_watched(params.geometry, timing, ftl_params, blocks, read, watch)?;
         let (mut log, state) = open_buffer(profile, &params, buffer, &flash)?;

@@ -31,6 +31,7 @@ mod slab;
 mod stats;
 
 use std::collections::VecDeque;
+use std::ops::ControlFlow;
 
 use osier_cache::{Cache, CommandError, Evicted, Eviction, Prefetched};
 use osier_flash::Nanos;
@@ -195,6 +196,25 @@ impl Model {
     /// When the flash was written before, or the share is above 1,000.
     pub fn precondition(&mut self, fill_permille: u32, pattern: FillPattern, seed: u64) -> Result<(), ModelError> {
         Ok(self.ftl.precondition(fill_permille, pattern, seed)?)
+    }
+
+    /// The same by simulating the writes, past link and cache. The clock is where they end, which it gives; `look` hears
+    /// how many of how many pages are written, and may end it.
+    ///
+    /// # Errors
+    /// As [`Model::precondition`], and when the flash fails for good under the writes.
+    pub fn precondition_by_writing(
+        &mut self,
+        fill_permille: u32,
+        pattern: FillPattern,
+        seed: u64,
+        look: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<(), Nanos>, ModelError> {
+        let ended = self.ftl.precondition_by_writing(fill_permille, pattern, seed, look)?;
+        if let ControlFlow::Continue(now) = ended {
+            self.now = self.now.max(now);
+        }
+        Ok(ended)
     }
 
     /// Begins a command. `now` must not fall from call to call; an earlier one is taken for the latest there was.

@@ -21,6 +21,7 @@ use osier_sched::Recording;
 use super::{Context as Invocation, PlacementArg, domain};
 use crate::exit::{Exit, Failure};
 use crate::profiles;
+use crate::signals::{self, StopFlag};
 use outcome::{Outcome, Prediction};
 
 /// Compress, encrypt and checksum real files while the device heats up and its actors move.
@@ -86,15 +87,25 @@ pub fn run(args: &DemoArgs, context: &Invocation) -> Result<Exit> {
     osier_runtime::corpus::check(&inputs, INPUT_BYTES_MAX).map_err(RuntimeError::from)?;
     let report = report_path(args);
     check_report(&report, page::title(args))?;
-    let temporary = tempfile::Builder::new().prefix("osier-demo-").tempdir().context("making a temporary directory")?;
-    let root = args.device.clone().unwrap_or_else(|| temporary.path().to_owned());
+    let (root, temporary) = match &args.device {
+        Some(root) => (root.clone(), None),
+        None => {
+            let temporary = tempfile::Builder::new().prefix("osier-demo-").tempdir();
+            let temporary = temporary.context("making a temporary directory")?;
+            (temporary.path().to_owned(), Some(temporary))
+        }
+    };
+    let stop = match temporary.as_ref().map(|temporary| temporary.path().to_owned()) {
+        Some(scratch) => signals::stop_flag_or(move || remove(&scratch))?,
+        None => signals::stop_flag()?,
+    };
     let first: Placement = args.placement.into();
     let mut outcomes = Vec::new();
     let runs = [(name(first), first), ("device-fixed", Placement::Device)];
     for (label, placement) in runs.into_iter().take(if args.skip_fixed { 1 } else { 2 }) {
         let image = root.join(format!("demo-{label}"));
         create(&CreateSpec::new(&image, &text.name, &text.text, CAPACITY_BYTES))?;
-        outcomes.push(one_run(args, context.json, &image, label, placement, &inputs)?);
+        outcomes.push(one_run(args, context.json, &image, (label, placement), &inputs, &stop)?);
     }
     let prediction = Prediction::of(&scaled, &outcomes);
     let page = page::build(args, &scaled, &outcomes, &prediction);
@@ -113,6 +124,14 @@ pub fn run(args: &DemoArgs, context: &Invocation) -> Result<Exit> {
         check_record(path)?;
     }
     Ok(if outcomes.iter().all(Outcome::is_right) { Exit::Ok } else { Exit::VerificationFailed })
+}
+
+/// Removes the temporary directory of a demonstration that nobody ends in order any more, and says so.
+fn remove(scratch: &Path) -> String {
+    match std::fs::remove_dir_all(scratch) {
+        Ok(()) => "its temporary directory is removed".to_owned(),
+        Err(error) => format!("its temporary directory {} is not removed ({error}): remove it", scratch.display()),
+    }
 }
 
 /// Where the report goes. Each kind has a name of its own, so that one does not take the place of another.
@@ -186,9 +205,9 @@ fn one_run(
     args: &DemoArgs,
     json: bool,
     image: &Path,
-    label: &'static str,
-    placement: Placement,
+    (label, placement): (&'static str, Placement),
     inputs: &[PathBuf],
+    stop: &StopFlag,
 ) -> Result<Outcome> {
     let options = Options {
         record: args.record.clone().filter(|_| label != "device-fixed"),
@@ -213,7 +232,6 @@ fn one_run(
         tag: tag.0,
         verify: true,
     });
-    let stop = crate::signals::stop_flag()?;
     let mut session = Session::start(domain::session(image.to_owned(), options, job)?)?;
     let names = session.setup().pipelines.actors().iter().map(|a| a.stage.name.clone()).collect();
     let survival = session.setup().survival()?;

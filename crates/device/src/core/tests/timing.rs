@@ -6,9 +6,14 @@ use super::super::*;
 use crate::buffer::NoBytes;
 use crate::predict::{Placement, Workload};
 
-fn device(profile: &Profile) -> Device<NoBytes> {
+fn parts(profile: &Profile) -> (DeviceParams, NoBytes) {
     let params = DeviceParams { with_data: false, ..DeviceParams::new(profile, (1 << 30) / 4096) };
-    Device::create(profile, params, NoBytes { len: profile.write_buffer.bytes }).expect("a device is made")
+    (params, NoBytes { len: profile.write_buffer.bytes })
+}
+
+fn device(profile: &Profile) -> Device<NoBytes> {
+    let (params, buffer) = parts(profile);
+    Device::create(profile, params, buffer).expect("a device is made")
 }
 
 fn unit(number: u64, stored_permille: u32) -> UnitMeta {
@@ -44,16 +49,12 @@ struct Load {
 
 impl Load {
     fn new(profile: &Profile, placement: Placement, workload: Workload) -> Load {
-        let mut load = Load {
-            device: device(profile),
-            placement,
-            workload,
-            staged: BTreeSet::new(),
-            number: 0,
-            now: Nanos(0),
-            bytes: 0,
-            log: 0,
-        };
+        Load::over(device(profile), placement, workload)
+    }
+
+    fn over(device: Device<NoBytes>, placement: Placement, workload: Workload) -> Load {
+        let mut load =
+            Load { device, placement, workload, staged: BTreeSet::new(), number: 0, now: Nanos(0), bytes: 0, log: 0 };
         (0..64).for_each(|_| load.start());
         load
     }
@@ -184,6 +185,23 @@ fn the_same_run_twice_is_the_same_to_the_nanosecond() {
         (load.log, load.bytes, load.device.stats())
     };
     assert_eq!(run(), run());
+}
+
+/// There is nothing to recover from, and nothing is looked at.
+#[test]
+fn a_device_that_keeps_no_bytes_comes_up_as_a_new_one() {
+    let profile = Profile::built_in("smartssd").expect("built in").scaled(10, 500);
+    let (params, buffer) = parts(&profile);
+    let mut read = |_: u64, _: &mut [u8]| -> Result<(), MediaError> { panic!("it has no media") };
+    let (recovered, report) = Device::recover(&profile, params, buffer, &mut read).expect("it comes up");
+    assert_eq!(report.buffer, BufferState::New);
+    let run = |device| {
+        let mut load = Load::over(device, Placement::Device, Workload::pipeline(700));
+        load.run(Nanos::from_millis(100));
+        assert!(load.bytes > 0);
+        (load.log, load.bytes, load.device.stats())
+    };
+    assert_eq!(run(recovered), run(device(&profile)));
 }
 
 #[test]
