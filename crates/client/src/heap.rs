@@ -187,7 +187,7 @@ impl Lease {
             }
             match lock(&file, start, wanted).map_err(fail("lock a part of"))? {
                 None => {
-                    let used_to = map_word(&file).map_err(fail("map"))?;
+                    let used_to = map_word(&path).map_err(fail("map"))?;
                     let fd = AtomicI32::new(file.into_raw_fd());
                     return Ok(Lease { fd, used_to, range: start..start + wanted });
                 }
@@ -256,7 +256,9 @@ fn lock(file: &File, start: u64, bytes: u64) -> io::Result<Option<u64>> {
 }
 
 /// The file's first word, mapped for as long as the process lives.
-fn map_word(file: &File) -> io::Result<&'static AtomicU64> {
+fn map_word(path: &Path) -> io::Result<&'static AtomicU64> {
+    // Opened anew: a mapping keeps the locks of what it was made of.
+    let file = File::options().read(true).write(true).open(path)?;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: no address is asked for, so no existing mapping is touched.
     let base = unsafe { libc::mmap(std::ptr::null_mut(), PAGE, protection, libc::MAP_SHARED, file.as_raw_fd(), 0) };
