@@ -1,6 +1,7 @@
 //! A thread that resolves the faults of all others: what system calls and unmodified code need.
 
 use std::os::fd::AsRawFd;
+use std::sync::atomic::Ordering;
 
 use osier_device::window::Grant;
 use osier_device::window::message::Ask;
@@ -8,7 +9,7 @@ use osier_device::window::message::Ask;
 use crate::evict::help;
 use crate::fault::pause;
 use crate::place::Place;
-use crate::shared::{Shared, clock_ns};
+use crate::shared::{ASLEEP, AWAKE, FREEZING, FROZEN, Shared, clock_ns};
 use crate::uffd::Trap;
 use crate::window::FaultMode;
 
@@ -27,11 +28,16 @@ pub fn run(shared: &Shared) {
     let mut spins = 0;
     let mut place = Place::new();
     while shared.is_live() {
+        if pending.is_empty() && is_to_stop(shared) {
+            continue;
+        }
         place.avoid_device(shared);
         let got = shared.uffd.read(&mut traps);
         waiting.extend_from_slice(&traps[..got]);
         let before = pending.len();
-        begin(shared, &mut waiting, &mut pending);
+        if shared.gate.load(Ordering::Relaxed) == AWAKE {
+            begin(shared, &mut waiting, &mut pending);
+        }
         let begun = pending.len();
         pending.retain(|fault| !finish(shared, fault));
         if begun > before || pending.len() < begun {
@@ -52,6 +58,21 @@ pub fn run(shared: &Shared) {
     }
 }
 
+/// Stops as long as the window is frozen; whether it was.
+fn is_to_stop(shared: &Shared) -> bool {
+    // Whoever froze the window while this thread slept leaves it so.
+    let _ = shared.gate.compare_exchange(ASLEEP, AWAKE, Ordering::AcqRel, Ordering::Relaxed);
+    if shared.gate.load(Ordering::Acquire) == AWAKE {
+        return false;
+    }
+    let _ = shared.gate.compare_exchange(FREEZING, FROZEN, Ordering::AcqRel, Ordering::Relaxed);
+    let mut spins = 0;
+    while shared.gate.load(Ordering::Acquire) == FROZEN && shared.is_live() {
+        pause(&mut spins);
+    }
+    true
+}
+
 fn begin(shared: &Shared, waiting: &mut Vec<Trap>, pending: &mut Vec<Pending>) {
     while let Some(trap) = waiting.pop() {
         let Some(page) = shared.page_at(trap.address) else { continue };
@@ -60,6 +81,7 @@ fn begin(shared: &Shared, waiting: &mut Vec<Trap>, pending: &mut Vec<Pending>) {
             return;
         };
         let at_ns = clock_ns();
+        shared.note_touched(page);
         shared.ask(lane, &Ask { page, is_store: trap.is_store, at_ns, more_max: shared.more_max(page) });
         pending.push(Pending { lane, page, at_ns });
     }
@@ -91,6 +113,10 @@ fn finish(shared: &Shared, fault: &Pending) -> bool {
 
 /// Sleeps until there is a fault, or the window closes.
 fn sleep(shared: &Shared) {
+    // A window that is to be frozen is not slept over.
+    if shared.gate.compare_exchange(AWAKE, ASLEEP, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        return;
+    }
     let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut fds = [entry(shared.uffd.raw()), entry(shared.stop.as_raw_fd())];
     // SAFETY: live entries of the stated number.

@@ -30,6 +30,13 @@ pub const DEAD: u32 = 1;
 /// The program closes the window.
 pub const CLOSING: u32 = 2;
 
+/// What the thread that resolves faults does: resolves, waits for a fault, is to stop once none is under way, has
+/// stopped.
+pub const AWAKE: u32 = 0;
+pub const ASLEEP: u32 = 1;
+pub const FREEZING: u32 = 2;
+pub const FROZEN: u32 = 3;
+
 /// See the module.
 pub struct Shared {
     pub base: usize,
@@ -39,6 +46,10 @@ pub struct Shared {
     /// The process that opened the window: a forked child has the memory of this, and not the window.
     pub owner_pid: i32,
     pub uffd: Uffd,
+    /// The memory that is mapped.
+    pub memory: OwnedFd,
+    /// Of the thread that resolves faults.
+    pub gate: AtomicU32,
     pub lanes: SharedLines,
     /// A bit for each lane that nobody uses.
     pub free_lanes: AtomicU64,
@@ -46,6 +57,8 @@ pub struct Shared {
     pub bringing: [AtomicU64; LANES],
     /// By lane: the number of its latest fault.
     pub numbers: [AtomicU64; LANES],
+    /// A bit for each page that this program may have mapped.
+    pub touched: Box<[AtomicU64]>,
     pub words: Object,
     pub device_bell: Doorbell,
     pub bell: Doorbell,
@@ -88,6 +101,22 @@ impl Shared {
     pub fn more_max(&self, page: u64) -> u8 {
         let pages = (self.bytes / PAGE) as u64;
         MORE_MAX.min(u8::try_from(pages.saturating_sub(page + 1)).unwrap_or(u8::MAX))
+    }
+
+    /// A page is about to be mapped, and maybe some that follow it.
+    pub fn note_touched(&self, page: u64) {
+        let end = (page + 1 + u64::from(MORE_MAX)).min((self.bytes / PAGE) as u64);
+        for page in page..end {
+            let (word, bit) = (&self.touched[page as usize / 64], 1 << (page % 64));
+            if word.load(Ordering::Relaxed) & bit == 0 {
+                word.fetch_or(bit, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Whether this program may have mapped a page.
+    pub fn was_touched(&self, page: u64) -> bool {
+        self.touched[page as usize / 64].load(Ordering::Relaxed) >> (page % 64) & 1 != 0
     }
 
     pub fn address_of(&self, page: u64) -> usize {

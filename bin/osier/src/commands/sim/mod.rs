@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
-use osier_device::profile::parse_override;
 use osier_flash::page::FillPattern;
 use osier_sim::run::{
     DriveError, FillMethod, Limits, Load, Options, Precondition, RunReport, SimulateError, WarmUp, simulate_with,
@@ -39,7 +38,7 @@ pub struct SimArgs {
     #[arg(long, value_name = "NAME|FILE|-")]
     workload: String,
     /// Set a key of the profile otherwise, as in cache.eviction=sieve; may be given several times
-    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_setting)]
+    #[arg(long, value_name = "KEY=VALUE", value_parser = super::parse_setting)]
     set: Vec<(String, toml::Value)>,
     /// Draws everything that is random, also in a workload; the workload's own, or 1, if not given
     #[arg(long)]
@@ -86,10 +85,6 @@ pub struct SimArgs {
     /// Show no progress
     #[arg(long)]
     quiet: bool,
-}
-
-fn parse_setting(text: &str) -> Result<(String, toml::Value), String> {
-    parse_override(text).map_err(|error| error.to_string())
 }
 
 fn parse_precondition(text: &str) -> Result<Precondition, String> {
