@@ -40,12 +40,11 @@ struct Device {
 }
 
 impl Device {
-    /// With so many MiB of window and of cache, and a profile that is set otherwise.
-    fn start(window: u32, cache: u32, set: &[&str]) -> Device {
+    /// With so many MiB of window and of cache, and other options.
+    fn start(window: u32, cache: u32, options: &[&str]) -> Device {
         let directory = tempfile::tempdir().unwrap();
         let mut command = serve(&directory.path().join("s"), window, cache);
-        command.args(set.iter().flat_map(|set| ["--set", set]));
-        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut process = command.args(options).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(process.stderr.take().unwrap()).read_line(&mut line).unwrap();
         assert!(line.starts_with("osier: a window of"), "{line}");
@@ -181,8 +180,8 @@ fn a_heap_beyond_the_cache_does_what_the_manual_pages_promise() {
         return;
     }
     // With prefetching, pages are there that nobody faulted for.
-    for (mode, set) in [("sleeping", &[][..]), ("spinning", &["cache.prefetch=next-n"][..])] {
-        let device = Device::start(256, 8, set);
+    for (mode, options) in [("sleeping", &[][..]), ("spinning", &["--set", "cache.prefetch=next-n"][..])] {
+        let device = Device::start(256, 8, options);
         let Some(heap) = compile("bin/osier/tests/programs/heap.c", &device.path("heap"), &[]) else { return };
         let (out, stats) = device.expect(&["--mode", mode], &[&heap, "16"]);
         assert_eq!(out, "well\n");
@@ -201,7 +200,8 @@ fn stock_programs_give_the_same_results() {
     if !may_handle_faults() {
         return;
     }
-    let device = Device::start(512, 8, &[]);
+    let temporary = std::env::temp_dir();
+    let device = Device::start(512, 8, &["--media", temporary.to_str().unwrap()]);
     let python = "import hashlib\nd={i: str(i)*20 for i in range(120000)}\nl=sorted(d.values(), reverse=True)\n\
                   print(hashlib.md5(''.join(l).encode()).hexdigest())\nb=bytearray(20<<20)\nb[::4096]=b'x'*5120\n\
                   print(hashlib.md5(b).hexdigest())";
@@ -479,6 +479,9 @@ fn what_a_run_cannot_have_is_said() {
     assert!(refused(busy, 4).contains("listen at"));
     let larger = serve(&device.path("other"), 64, 128);
     assert!(refused(larger, 3).contains("cache.size"));
+    let mut no_media = serve(&device.path("other"), 64, 8);
+    no_media.args(["--media", "/nonexistent/media"]);
+    assert!(refused(no_media, 3).contains("a file for the flash in /nonexistent/media"));
     let nowhere = serve(Path::new("/nonexistent/directory/s"), 64, 8);
     assert!(refused(nowhere, 3).contains("/nonexistent/directory/s"));
 }
@@ -508,7 +511,7 @@ fn without_permission_a_run_says_which_setting_to_change() {
 
 #[test]
 fn a_program_in_c_uses_each_command() {
-    let device = Device::start(64, 8, &["cache.pinned_pages_max=16"]);
+    let device = Device::start(64, 8, &["--set", "cache.pinned_pages_max=16"]);
     let builds = builds();
     let (include, libraries) = (root().join("crates/capi/include"), builds.to_str().unwrap());
     let more = ["-I", include.to_str().unwrap(), "-L", libraries, "-losier_window"];

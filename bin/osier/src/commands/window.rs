@@ -7,8 +7,8 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 use osier_client::heap;
 use osier_device::Profile;
-use osier_device::window::{PAGE_BYTES, Reserve};
-use osier_front::window::{ServeError, ServeOptions, Server};
+use osier_device::window::{ByteMedia, PAGE_BYTES, Reserve};
+use osier_front::window::{FileStore, ServeError, ServeOptions, Server};
 use osier_pmr::WaitPolicy;
 use serde::Serialize;
 
@@ -27,7 +27,8 @@ const RESERVE_MAX: u64 = 512;
 pub enum WindowCommand {
     /// Bring a device up whose memory programs map, until SIGINT or SIGTERM
     ///
-    /// Its flash is in this process's memory and ends with it. `osier run` puts a program's heap there.
+    /// Its flash is in this process's memory, or in a file (`--media`), and ends with it. `osier run` puts a program's
+    /// heap there.
     Serve(ServeArgs),
 }
 
@@ -57,6 +58,9 @@ pub struct DeviceArgs {
     /// Set a key of the profile otherwise, as in cache.eviction=sieve; may be given several times
     #[arg(long, value_name = "KEY=VALUE", value_parser = super::parse_setting)]
     pub set: Vec<(String, toml::Value)>,
+    /// Keep the flash's bytes in an unnamed file in this directory, for windows larger than memory
+    #[arg(long, value_name = "DIRECTORY")]
+    pub media: Option<PathBuf>,
     /// How the device waits when idle: poll, umwait, futex, hybrid or hybrid:NANOSECONDS
     #[arg(long, value_name = "POLICY", default_value = "hybrid")]
     pub wait: WaitPolicy,
@@ -131,7 +135,14 @@ impl DeviceArgs {
             idle_bytes_max: cache_bytes,
             seed: self.seed,
         };
-        Server::new(&config, &options).map_err(|error| {
+        let media = match &self.media {
+            Some(directory) => {
+                let store = FileStore::new(directory).map_err(|error| refuse(&error))?;
+                ByteMedia::with_store(&config.flash, Box::new(store))
+            }
+            None => ByteMedia::new(&config.flash),
+        };
+        Server::with_media(&config, &options, media).map_err(|error| {
             let exit = match &error {
                 ServeError::System { source, .. } if source.kind() == io::ErrorKind::AddrInUse => Exit::Busy,
                 ServeError::Memory(_) | ServeError::Segment(_) => Exit::NoSpace,
