@@ -56,6 +56,11 @@ pub enum Command {
     Demo(commands::demo::DemoArgs),
     /// Bring a device up and keep it up
     Serve(commands::serve::ServeArgs),
+    /// Serve a device's memory to programs
+    #[command(subcommand)]
+    Window(commands::window::WindowCommand),
+    /// Run a program with its heap in a device's memory
+    Run(commands::run::RunArgs),
     /// List and move the actors of a running device
     #[command(subcommand)]
     Actor(commands::actor::ActorCommand),

@@ -19,6 +19,11 @@ impl StopFlag {
         self.0.load(Ordering::Relaxed)
     }
 
+    /// The flag itself, for what knows no more than that.
+    pub fn shared(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.0)
+    }
+
     /// Asks.
     #[cfg(test)]
     pub fn set(&self) {

@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use osier_device::record::{BlockHeader, Next, read_block};
 use serde_json::Value;
 
 struct Home(tempfile::TempDir);
@@ -172,4 +173,46 @@ fn a_full_disk_ends_the_recording_and_not_the_run() {
     let ending = replayed["lives"][0]["ending"].as_str().unwrap();
     assert!(["stopped", "open"].contains(&ending), "{replayed}");
     assert!(replayed["lives"][0]["inputs"].as_u64().unwrap() > 100);
+}
+
+/// A number as recordings have it.
+fn number(mut rest: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while rest >= 0x80 {
+        bytes.push(rest as u8 | 0x80);
+        rest >>= 7;
+    }
+    bytes.push(rest as u8);
+    bytes
+}
+
+/// Of some kilobytes that name 33 gigabytes, replay makes none.
+#[test]
+fn a_recording_that_names_much_memory_takes_little() {
+    let home = Home::new();
+    let file = home.file("core");
+    home.soak(&file, &["--requests", "1500", "--no-model-timing"]);
+    let whole = std::fs::read(&file).unwrap();
+    let mut rest = whole.as_slice();
+    let Next::Block(..) = read_block(&mut rest, 0).unwrap() else { panic!("no block") };
+    let first = whole.len() - rest.len();
+    let Next::Block(second, _) = read_block(&mut rest, 0).unwrap() else { panic!("one block only") };
+    // A write of 2000 units of 16 MiB each.
+    let unit = [&[0, 1][..], &number(4096), &number(16 << 20), &[0, 0, 0]].concat();
+    let write = [&[16, 0, 0, 0][..], &number(1 << 40), &[0, 0], &number(2000), &unit.repeat(2000)].concat();
+    let header = BlockHeader { bytes: write.len() as u32, ..second };
+    std::fs::write(&file, [&whole[..first], &header.encode(&write), &write].concat()).unwrap();
+    let replay = format!("ulimit -v 3000000; exec {} --json replay {}", env!("CARGO_BIN_EXE_osier"), file.display());
+    let out = Command::new("sh").args(["-c", &replay]).output().unwrap();
+    assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
+    let found: Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert!(count(&found["lives"][0], "Write") > 0, "{found}");
+
+    std::fs::write(&file, &whole).unwrap();
+    let out = home.osier(&["replay", "--memory", "1MiB", file.to_str().unwrap()]);
+    assert_eq!(out.status.code(), Some(3));
+    assert!(text(&out.stderr).contains("--memory"), "{}", text(&out.stderr));
+    // What cannot be read is said once, and nothing else is.
+    let out = home.osier(&["replay", home.0.path().to_str().unwrap()]);
+    assert_eq!((out.status.code(), text(&out.stderr).matches("directory").count(), out.stdout.len()), (Some(3), 1, 0));
 }

@@ -253,6 +253,18 @@ fn a_point_that_cannot_be_run_is_a_row_with_its_reason_and_ends_a_strict_sweep()
 }
 
 #[test]
+fn a_sweep_without_a_figure_is_no_result() {
+    let place = Place::new(2000, &(SWEEP.to_owned() + "\n[set]\ncache.ways = 8\ncache.reserve_frames = 9\n"));
+    let (out, err) = place.expect(3, &["s.toml"]);
+    assert!(
+        out.is_empty() && err.contains("none of the 12 points can be run, and nothing was written: "),
+        "{out}{err}"
+    );
+    assert!(err.contains("reserve_frames"), "{err}");
+    assert_eq!(place.files(), ["s.toml", "w.toml"]);
+}
+
+#[test]
 fn bad_input_is_refused_by_name_and_leaves_nothing() {
     for (from, to, expected) in [
         ("columns", "colums", "s.toml, line 5: unknown field `colums`"),
@@ -266,6 +278,7 @@ fn bad_input_is_refused_by_name_and_leaves_nothing() {
         ("\"cylon\"", "\"./none.toml\"", "none.toml"),
         ("./w.toml", "./none.toml", "none.toml"),
         ("./w.toml", "cylon", "cylon-seq"),
+        ("./w.toml", "./w.csv.gz", "./w.csv.gz is no workload of a sweep: choose built-in ones (zipf, cylon-"),
         ("profile = ", "profile ", "line 2"),
     ] {
         assert!(SWEEP.contains(from), "{from}");

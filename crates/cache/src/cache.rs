@@ -358,8 +358,10 @@ impl<P: Eviction> Cache<P> {
         self.table.get(page, |frame| self.pages[frame as usize] == page)
     }
 
+    /// The set that a page belongs to.
     #[inline]
-    fn set_of(&self, page: u64) -> u32 {
+    #[must_use]
+    pub fn set_of(&self, page: u64) -> u32 {
         if self.shape.sets == 1 {
             return 0;
         }

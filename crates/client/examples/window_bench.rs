@@ -1,5 +1,6 @@
 //! What a window costs: `cargo run -p osier-client --example window_bench`. Prints a JSON object a figure, for
-//! `make bench`. A word leaves out figures whose name does not have it: `resident`, `nand`, `in-thread/dirty`.
+//! `make bench`. A word leaves out figures whose name does not have it: `kernel`, `core`, `resident`, `nand`, `scan`,
+//! `in-thread/dirty`.
 //!
 //! The device is another process, started from this program; NAND takes no time unless a figure says so.
 
@@ -11,40 +12,96 @@ use std::time::{Duration, Instant};
 
 use osier_client::{FaultMode, Window, WindowOptions};
 use osier_device::Profile;
+use osier_device::model::ModelConfig;
 use osier_device::profile::parse_override;
-use osier_device::window::Reserve;
-use osier_front::window::{ServeOptions, Server};
+use osier_device::window::{Fault, Output, Reserve, Window as Core};
+use osier_front::window::{Memory, ServeOptions, Server, clock};
 use osier_pmr::WaitPolicy;
 
 const PAGE: usize = 4096;
 const PAGES: usize = 32 << 10;
 const CACHE_PAGES: usize = 8 << 10;
+const RESERVE: Reserve = Reserve { frames: 512, batch: 128 };
 /// Pages touched for a figure.
 const TOUCHES: usize = 100_000;
 
-/// The device's process: socket, and `zero` for NAND that takes no time.
+/// The device's process: socket, and `zero` for NAND that takes no time; with `ahead` it brings in the next eight.
 fn serve(socket: &Path, nand: &str) -> Result<(), Box<dyn std::error::Error>> {
+    let options = ServeOptions {
+        socket: socket.to_owned(),
+        name: "bench".to_owned(),
+        reserve: RESERVE,
+        wait: WaitPolicy::Poll,
+        idle_bytes_max: (PAGES * PAGE) as u64,
+        seed: 1,
+    };
+    Server::new(&config(nand)?, &options)?.run(&Arc::new(AtomicBool::new(false)));
+    Ok(())
+}
+
+fn config(nand: &str) -> Result<ModelConfig, Box<dyn std::error::Error>> {
     let mut overrides = vec![format!("cache.size={{bytes={}}}", CACHE_PAGES * PAGE)];
     // Blocks as small as the device, and room: with two superblocks collection would be all that is measured.
     let small = ["geometry.pages_per_block=16", "ftl.slots_per_die_max=8", "ftl.over_provisioning_permille=400"];
     overrides.extend(small.map(str::to_owned));
-    if nand == "zero" {
+    if nand.contains("ahead") {
+        let ahead = ["cache.prefetch=\"next-n\"", "cache.prefetch_parameters={degree=8,tagged=1}"];
+        overrides.extend(ahead.map(str::to_owned));
+    }
+    if nand.contains("zero") {
         overrides.extend(["timing.read_ns=[1]", "timing.program_ns=[1]", "timing.erase_ns=1"].map(str::to_owned));
     }
     let overrides: Result<Vec<_>, _> = overrides.iter().map(|text| parse_override(text)).collect();
     let text = Profile::built_in_text("cylon").ok_or("there is no profile cylon")?;
     let profile = Profile::parse_with("cylon", text, &overrides?)?;
-    let config = profile.model(Some((PAGES * PAGE) as u64))?;
-    let options = ServeOptions {
-        socket: socket.to_owned(),
-        name: "bench".to_owned(),
-        reserve: Reserve { frames: 512, batch: 128 },
-        wait: WaitPolicy::Poll,
-        idle_bytes_max: (PAGES * PAGE) as u64,
-        seed: 1,
-    };
-    Server::new(&config, &options)?.run(&Arc::new(AtomicBool::new(false)));
+    Ok(profile.model(Some((PAGES * PAGE) as u64))?)
+}
+
+/// What the device needs for a fault by itself, with nobody else: the answer, and what prepares for the next one.
+fn core() -> Result<(), Box<dyn std::error::Error>> {
+    let memory = Memory::new(PAGES as u64, (PAGES * PAGE) as u64)?;
+    let mut window = Core::new(&config("zero")?, RESERVE, 1, memory)?;
+    let (mapper, mut outputs) = (window.attach()?, Vec::new());
+    let (mut answers, mut all) = (Vec::with_capacity(TOUCHES), Vec::with_capacity(TOUCHES));
+    for step in 0..2 * PAGES + TOUCHES {
+        let (page, is_store) = if step < PAGES { (step, true) } else { (page(step), false) };
+        let began = Instant::now();
+        let now = clock();
+        window.fault(now, Fault { mapper, lane: 0, page: page as u64, is_store, more_max: 0 })?;
+        window.poll(now, &mut outputs);
+        let answered = began.elapsed();
+        loop {
+            for output in outputs.drain(..) {
+                if let Output::Zap { known, .. } = output {
+                    window.zapped(now, mapper, known)?;
+                }
+            }
+            window.poll(clock(), &mut outputs);
+            if outputs.is_empty() {
+                break;
+            }
+        }
+        if step >= 2 * PAGES {
+            answers.push(answered.as_nanos() as u64);
+            all.push(began.elapsed().as_nanos() as u64);
+        }
+    }
+    print("core/answer-p50", median(answers) as f64 / 1000.0, "us");
+    print("core/all-p50", median(all) as f64 / 1000.0, "us");
     Ok(())
+}
+
+fn median(mut times: Vec<u64>) -> u64 {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+/// Misses a second, evictions included, where nobody else had the processors: the fastest tenth of runs of so many.
+fn undisturbed(times: &[u64]) -> f64 {
+    const MISSES: usize = 512;
+    let mut sums: Vec<u64> = times.chunks_exact(MISSES).map(|times| times.iter().sum()).collect();
+    sums.sort_unstable();
+    MISSES as f64 * 1e9 / sums[sums.len() / 10] as f64
 }
 
 struct Device {
@@ -181,6 +238,138 @@ fn timed() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
+/// A scan beyond the cache of pages that were all written, with the next eight brought in ahead.
+fn scan() -> Result<(), Box<dyn std::error::Error>> {
+    /// Pages whose time is taken together.
+    const PART: usize = 512;
+    for nand in ["zero-ahead", "cylon-ahead"] {
+        let device = Device::start(nand)?;
+        let window = Window::open(&device.socket, &WindowOptions::default())?;
+        (0..PAGES).for_each(|page| touch(&window, page, true));
+        let mut seconds = Vec::new();
+        for part in (0..5 * PAGES / PART).map(|part| part % (PAGES / PART) * PART) {
+            let began = Instant::now();
+            // SAFETY: bytes of the window, which nobody stores to meanwhile.
+            let words = unsafe {
+                let first = window.as_ptr().add(part * PAGE).cast::<u64>();
+                std::slice::from_raw_parts(first, PART * PAGE / 8)
+            };
+            std::hint::black_box(words.iter().fold(0, |sum: u64, word| sum.wrapping_add(*word)));
+            seconds.push(began.elapsed().as_secs_f64());
+        }
+        let all = seconds.iter().sum::<f64>();
+        print(&format!("scan/{nand}-mean"), (5 * PAGES * PAGE) as f64 / all / 1e9, "GB/s");
+        seconds.sort_unstable_by(f64::total_cmp);
+        // The fastest tenth: where nobody else had the processors.
+        let rate = (PART * PAGE) as f64 / seconds[seconds.len() / 10] / 1e9;
+        if nand == "zero-ahead" {
+            print_bar("scan/zero-ahead", rate, "GB/s", (1.0, f64::MAX));
+        } else {
+            print("scan/cylon-ahead", rate, "GB/s");
+        }
+        eprintln!("scan {nand}: {:?}", window.stats());
+    }
+    Ok(())
+}
+
+/// What the kernel alone needs: faults resolved in the thread that faulted, with the bytes there already and no device.
+/// Most of each figure above is this.
+mod kernel {
+    use std::os::fd::RawFd;
+    use std::sync::atomic::{AtomicI32, Ordering};
+    use std::time::Instant;
+
+    use super::{PAGE, PAGES, TOUCHES, median, page, undisturbed};
+
+    static FD: AtomicI32 = AtomicI32::new(-1);
+    /// Pages that are unmapped together.
+    const BATCH: usize = 28;
+
+    fn call<const WORDS: usize>(number: u8, words: &mut [u64; WORDS]) -> bool {
+        let request = 3 << 30 | ((WORDS * 8) as libc::c_ulong) << 16 | 0xaa << 8 | libc::c_ulong::from(number);
+        // SAFETY: the argument is as large as the request says, and lives.
+        unsafe { libc::ioctl(FD.load(Ordering::Relaxed), request, words.as_mut_ptr()) == 0 }
+    }
+
+    extern "C" fn on_fault(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+        // SAFETY: the kernel passes a valid siginfo for SIGBUS, which has an address.
+        let address = unsafe { (*info).si_addr() } as u64 & !(PAGE as u64 - 1);
+        const WRITE_PROTECTED: u64 = 1 << 1;
+        call(0x07, &mut [address, PAGE as u64, WRITE_PROTECTED, 0]);
+    }
+
+    /// Maps memory whose pages are there, with faults as signals.
+    fn map() -> Option<*mut u8> {
+        const SIGBUS_MINOR_WRITES: u64 = 1 << 7 | 1 << 10 | 1 << 12 | 1 << 15;
+        const MINOR_AND_WRITES: u64 = 1 << 2 | 1 << 1;
+        let bytes = PAGES * PAGE;
+        // SAFETY: plain calls; the handler does what a handler may, and the memory stays until the program ends.
+        unsafe {
+            let fd = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | 1) as RawFd;
+            FD.store(fd, Ordering::Relaxed);
+            let memory = libc::memfd_create(c"bench".as_ptr(), 0);
+            let (protection, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+            libc::ftruncate(memory, bytes as libc::off_t);
+            let filled = libc::mmap(std::ptr::null_mut(), bytes, protection, shared, memory, 0);
+            let base = libc::mmap(std::ptr::null_mut(), bytes, protection, shared, memory, 0);
+            if filled == libc::MAP_FAILED || base == libc::MAP_FAILED {
+                return None;
+            }
+            libc::memset(filled, 1, bytes);
+            libc::munmap(filled, bytes);
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = on_fault as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO;
+            libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut());
+            let agreed = call(0x3f, &mut [0xaa, SIGBUS_MINOR_WRITES, 0])
+                && call(0x00, &mut [base as u64, bytes as u64, MINOR_AND_WRITES, 0]);
+            agreed.then_some(base.cast())
+        }
+    }
+
+    /// The median of a fault, in microseconds, and faults a second with each page unmapped again, undisturbed.
+    pub fn alone() -> Option<(f64, f64)> {
+        let base = map()?;
+        let mut times: Vec<u64> = Vec::with_capacity(TOUCHES);
+        for step in 0..TOUCHES {
+            let one = Instant::now();
+            // SAFETY: the page lies in the mapping.
+            unsafe { base.add(page(step) * PAGE).read_volatile() };
+            if step % BATCH == BATCH - 1 {
+                unmap(base, step);
+            }
+            times.push(one.elapsed().as_nanos() as u64);
+        }
+        let fastest = undisturbed(&times);
+        Some((median(times) as f64 / 1000.0, fastest))
+    }
+
+    fn unmap(base: *mut u8, last: usize) {
+        // SAFETY: the pages lie in the mapping.
+        let part = |step| libc::iovec { iov_base: unsafe { base.add(page(step) * PAGE) }.cast(), iov_len: PAGE };
+        let parts: [libc::iovec; BATCH] = std::array::from_fn(|back| part(last - back));
+        // SAFETY: the parts live and lie in the mapping, which is this program's own.
+        unsafe {
+            let own = libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0);
+            libc::syscall(libc::SYS_process_madvise, own, parts.as_ptr(), BATCH, libc::MADV_DONTNEED, 0);
+            libc::close(own as RawFd);
+        }
+    }
+}
+
+fn kernel_alone() -> Result<(), Box<dyn std::error::Error>> {
+    // In a process of its own: its handler of SIGBUS is not the window's.
+    let output = Command::new(std::env::current_exe()?).arg("kernel-alone").output()?;
+    let text = String::from_utf8(output.stdout)?;
+    let mut figures = text.split_whitespace().map(str::parse::<f64>);
+    let (Some(Ok(p50)), Some(Ok(rate))) = (figures.next(), figures.next()) else {
+        return Err(format!("the kernel alone was not measured: {text}").into());
+    };
+    print("kernel/p50", p50, "us");
+    print("kernel/misses-undisturbed", rate, "1/s");
+    Ok(())
+}
+
 /// Misses in a steady state, one thread, no prefetch: latency and rate.
 fn misses(mode: FaultMode, name: &str, store: bool) -> Result<(), Box<dyn std::error::Error>> {
     let device = Device::start("zero")?;
@@ -196,6 +385,7 @@ fn misses(mode: FaultMode, name: &str, store: bool) -> Result<(), Box<dyn std::e
         times.push(one.elapsed().as_nanos() as u64);
     }
     let seconds = began.elapsed().as_secs_f64();
+    let fastest = undisturbed(&times);
     times.sort_unstable();
     let kind = if store { "dirty" } else { "clean" };
     let rate_min = if store { 95_000.0 } else { 110_000.0 };
@@ -206,6 +396,7 @@ fn misses(mode: FaultMode, name: &str, store: bool) -> Result<(), Box<dyn std::e
     } else {
         print(&format!("{name}/{kind}/misses"), rate, "1/s");
     }
+    print(&format!("{name}/{kind}/misses-undisturbed"), fastest, "1/s");
     if mode == FaultMode::Sleeping {
         print(&format!("{name}/{kind}/p50"), p50, "us");
     } else {
@@ -233,6 +424,20 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
         && word == "device"
     {
         return serve(Path::new(socket), nand);
+    }
+    if arguments.get(1).is_some_and(|word| word == "kernel-alone") {
+        let (p50, rate) = kernel::alone().ok_or("userfaultfd does not do what is measured")?;
+        println!("{p50} {rate}");
+        return Ok(());
+    }
+    if arguments.len() == 1 || arguments[1] == "kernel" {
+        kernel_alone()?;
+    }
+    if arguments.len() == 1 || arguments[1] == "core" {
+        core()?;
+    }
+    if arguments.len() == 1 || arguments[1] == "scan" {
+        scan()?;
     }
     if arguments.len() == 1 || arguments[1] == "resident" {
         resident()?;

@@ -93,6 +93,17 @@ pub enum WindowError {
         /// Whose it is.
         owner: i32,
     },
+    /// The bytes of a page cannot be had.
+    #[error("the flash of the device {device} has lost page {page} of its window")]
+    PageLost {
+        /// The device.
+        device: String,
+        /// Which.
+        page: u64,
+    },
+    /// Faults are resolved in the threads that fault.
+    #[error("a window whose faults are resolved in the threads that fault cannot be frozen; open it in another mode")]
+    NoHandler,
     /// It is gone.
     #[error("the device {device} has died; its window is gone, and what was not flushed may be")]
     DeviceDied {

@@ -1,7 +1,7 @@
 //! What the device takes back is unmapped: by the thread that faults, while it waits anyway, or by a thread of its own.
 //!
-//! Order is everything: first a page that is just being mapped is waited for, then it is unmapped, then it is looked
-//! whether it was stored to, then the device hears of it. To look first would lose the stores in between.
+//! Order is everything: first a page that is just being mapped is waited for, then it is unmapped, then the device
+//! hears of it, and looks whether it was stored to. To look first would lose the stores in between.
 //!
 //! Whoever faulted may be anywhere in the program, the allocator included: nothing here allocates once it runs.
 
@@ -14,7 +14,8 @@ use osier_device::window::message::{LANES, ToDevice, ToMapper};
 use osier_device::window::{Report, ZAP_PAGES_MAX};
 use osier_pmr::{Consumer, SharedLines, WaitPolicy, Waiter};
 
-use crate::fault::pause;
+use crate::fault::{MORE_MAX, pause};
+use crate::place::Place;
 use crate::shared::{LANES_USED_AT, Shared};
 use crate::uffd::PAGE;
 
@@ -31,7 +32,6 @@ const SLEEP_MAX: Duration = Duration::from_millis(100);
 struct Zap {
     count: usize,
     pages: [u64; ZAP_PAGES_MAX],
-    known: u64,
 }
 
 /// The end of a command as it came.
@@ -69,7 +69,7 @@ impl Zapper {
         while self.zaps.len() < zaps_max && self.dones.len() < DONES_MAX {
             let Some(words) = self.entries.pop() else { return };
             match ToMapper::decode(&words) {
-                Some(ToMapper::Zap { count, pages, known }) => self.zaps.push(Zap { count, pages, known }),
+                Some(ToMapper::Zap { count, pages }) => self.zaps.push(Zap { count, pages }),
                 Some(ToMapper::Done { tag, result }) => self.dones.push((tag, result)),
                 // A device of the same version says nothing else.
                 None => shared.say("the device says something that is no message; it is passed over"),
@@ -92,15 +92,8 @@ impl Zapper {
                 Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
             }
         };
-        for zap in self.zaps.drain(..) {
-            let mut dirty = zap.known;
-            for (index, page) in zap.pages[..zap.count].iter().enumerate() {
-                if dirty >> index & 1 == 0 {
-                    dirty |= u64::from(shared.uffd.was_written(shared.address_of(*page))) << index;
-                }
-            }
-            let acknowledgement = ToDevice::Acknowledge { dirty };
-            let Some(words) = acknowledgement.encode() else { unreachable!("an acknowledgement has an entry") };
+        let Some(words) = ToDevice::Acknowledge.encode() else { unreachable!("an acknowledgement has an entry") };
+        for _ in self.zaps.drain(..) {
             let mut spins = 0;
             while to_device.push(words).is_err() && shared.is_live() {
                 pause(&mut spins);
@@ -152,7 +145,9 @@ impl Zapper {
 /// Unmaps until the window closes or the device dies.
 pub fn run(shared: &Shared) {
     let (mut waiter, _) = Waiter::with_fallback(WaitPolicy::Futex);
+    let mut place = Place::new();
     while shared.is_live() {
+        place.avoid_device(shared);
         let look = || (!shared.is_live() || lock(shared).has_work()).then_some(());
         waiter.wait_for(&shared.bell, SLEEP_MAX, look);
         let mut zapper = lock(shared);
@@ -189,7 +184,7 @@ pub fn help(shared: &Shared, own: Option<u64>) {
         return;
     }
     zapper.gather(shared, ZAPS_IN_FAULT);
-    if !own.is_some_and(|own| zapper.zaps.iter().any(|zap| zap.pages[..zap.count].contains(&own))) {
+    if !own.is_some_and(|own| zapper.zaps.iter().any(|zap| is_any_of(&zap.pages[..zap.count], own))) {
         zapper.zap(shared);
     }
     if !zapper.dones.is_empty() {
@@ -198,13 +193,18 @@ pub fn help(shared: &Shared, own: Option<u64>) {
     }
 }
 
+/// Whether one of these pages may be mapped with one that faulted.
+fn is_any_of(pages: &[u64], faulted: u64) -> bool {
+    pages.iter().any(|page| (0..=u64::from(MORE_MAX)).contains(&page.wrapping_sub(faulted)))
+}
+
 /// Waits until no thread is about to map one of these pages. The device has answered such a thread before it asked for
 /// the page back, and the thread may not have got to it.
 fn await_mapping(shared: &Shared, pages: &[u64]) {
     let used = (shared.words.word64(LANES_USED_AT).load(Ordering::Acquire) as usize).min(LANES);
     for lane in 0..used {
         let bringing = shared.bringing[lane].load(Ordering::Acquire);
-        if bringing == 0 || !pages.contains(&(bringing - 1)) {
+        if bringing == 0 || !is_any_of(pages, bringing - 1) {
             continue;
         }
         let mut spins = 0;

@@ -16,6 +16,10 @@ const SLEEP_MARGIN_NS: u64 = 80_000;
 /// With so much time left until a page may be mapped, other pages are unmapped meanwhile.
 const HELP_NS: u64 = 25_000;
 
+/// Pages that are mapped with one that faulted, at most: enough for the largest degree that the published emulator
+/// prefetches by, twice.
+pub const MORE_MAX: u8 = 16;
+
 /// What became of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
@@ -71,7 +75,7 @@ pub fn resolve(shared: &Shared, page: u64, is_store: bool) -> Ended {
         }
         pause(&mut spins);
     };
-    shared.ask(lane, &Ask { page, is_store, at_ns });
+    shared.ask(lane, &Ask { page, is_store, at_ns, more_max: shared.more_max(page) });
     let mut spins = 0;
     let reply = loop {
         if let Some(reply) = shared.answer(lane) {
@@ -91,7 +95,7 @@ pub fn resolve(shared: &Shared, page: u64, is_store: bool) -> Ended {
             }
             wait_until(reply.due_ns);
             let map_ns = clock_ns();
-            if shared.uffd.map(shared.address_of(page), reply.grant == Grant::Armed) {
+            if shared.map(page, &reply) {
                 shared.delivered(at_ns, &reply, map_ns);
             }
         }

@@ -1,13 +1,15 @@
 //! A thread that resolves the faults of all others: what system calls and unmodified code need.
 
 use std::os::fd::AsRawFd;
+use std::sync::atomic::Ordering;
 
 use osier_device::window::Grant;
 use osier_device::window::message::Ask;
 
 use crate::evict::help;
 use crate::fault::pause;
-use crate::shared::{Shared, clock_ns};
+use crate::place::Place;
+use crate::shared::{ASLEEP, AWAKE, FREEZING, FROZEN, Shared, clock_ns};
 use crate::uffd::Trap;
 use crate::window::FaultMode;
 
@@ -24,11 +26,18 @@ pub fn run(shared: &Shared) {
     let mut waiting: Vec<Trap> = Vec::new();
     let mut pending: Vec<Pending> = Vec::new();
     let mut spins = 0;
+    let mut place = Place::new();
     while shared.is_live() {
+        if pending.is_empty() && is_to_stop(shared) {
+            continue;
+        }
+        place.avoid_device(shared);
         let got = shared.uffd.read(&mut traps);
         waiting.extend_from_slice(&traps[..got]);
         let before = pending.len();
-        begin(shared, &mut waiting, &mut pending);
+        if shared.gate.load(Ordering::Relaxed) == AWAKE {
+            begin(shared, &mut waiting, &mut pending);
+        }
         let begun = pending.len();
         pending.retain(|fault| !finish(shared, fault));
         if begun > before || pending.len() < begun {
@@ -37,6 +46,8 @@ pub fn run(shared: &Shared) {
         }
         if shared.mode == FaultMode::Spinning && pending.is_empty() {
             help(shared, None);
+            // Where it shares a processor with the program, that has to run for anything to happen.
+            std::thread::yield_now();
         } else if shared.mode == FaultMode::Sleeping && pending.is_empty() {
             sleep(shared);
         } else if shared.mode == FaultMode::Sleeping {
@@ -47,6 +58,21 @@ pub fn run(shared: &Shared) {
     }
 }
 
+/// Stops as long as the window is frozen; whether it was.
+fn is_to_stop(shared: &Shared) -> bool {
+    // Whoever froze the window while this thread slept leaves it so.
+    let _ = shared.gate.compare_exchange(ASLEEP, AWAKE, Ordering::AcqRel, Ordering::Relaxed);
+    if shared.gate.load(Ordering::Acquire) == AWAKE {
+        return false;
+    }
+    let _ = shared.gate.compare_exchange(FREEZING, FROZEN, Ordering::AcqRel, Ordering::Relaxed);
+    let mut spins = 0;
+    while shared.gate.load(Ordering::Acquire) == FROZEN && shared.is_live() {
+        pause(&mut spins);
+    }
+    true
+}
+
 fn begin(shared: &Shared, waiting: &mut Vec<Trap>, pending: &mut Vec<Pending>) {
     while let Some(trap) = waiting.pop() {
         let Some(page) = shared.page_at(trap.address) else { continue };
@@ -55,7 +81,8 @@ fn begin(shared: &Shared, waiting: &mut Vec<Trap>, pending: &mut Vec<Pending>) {
             return;
         };
         let at_ns = clock_ns();
-        shared.ask(lane, &Ask { page, is_store: trap.is_store, at_ns });
+        shared.note_touched(page);
+        shared.ask(lane, &Ask { page, is_store: trap.is_store, at_ns, more_max: shared.more_max(page) });
         pending.push(Pending { lane, page, at_ns });
     }
 }
@@ -63,19 +90,18 @@ fn begin(shared: &Shared, waiting: &mut Vec<Trap>, pending: &mut Vec<Pending>) {
 /// Maps the page of a fault if it is time; whether it is over.
 fn finish(shared: &Shared, fault: &Pending) -> bool {
     let Some(reply) = shared.answer(fault.lane) else { return false };
-    let address = shared.address_of(fault.page);
     match reply.grant {
         Grant::Writable | Grant::Armed => {
             let map_ns = clock_ns();
             if map_ns < reply.due_ns {
                 return false;
             }
-            if shared.uffd.map(address, reply.grant == Grant::Armed) {
+            if shared.map(fault.page, &reply) {
                 shared.delivered(fault.at_ns, &reply, map_ns);
             }
         }
         Grant::Lost | Grant::NoSuchPage => {
-            if !shared.uffd.poison(address) {
+            if !shared.uffd.poison(shared.address_of(fault.page)) {
                 shared.say("the device cannot read a page, and this kernel cannot say so to the program: it ends");
                 std::process::abort();
             }
@@ -87,6 +113,10 @@ fn finish(shared: &Shared, fault: &Pending) -> bool {
 
 /// Sleeps until there is a fault, or the window closes.
 fn sleep(shared: &Shared) {
+    // A window that is to be frozen is not slept over.
+    if shared.gate.compare_exchange(AWAKE, ASLEEP, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        return;
+    }
     let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut fds = [entry(shared.uffd.raw()), entry(shared.stop.as_raw_fd())];
     // SAFETY: live entries of the stated number.

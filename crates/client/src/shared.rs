@@ -7,12 +7,13 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex};
 
-use osier_device::window::Report;
 use osier_device::window::message::{Ask, LANES, Refusal, Reply};
+use osier_device::window::{Grant, Report};
 use osier_pmr::words::Lines;
 use osier_pmr::{Doorbell, Object, Producer, SharedLines};
 
 use crate::evict::Zapper;
+use crate::fault::MORE_MAX;
 use crate::histogram::Timing;
 use crate::uffd::{PAGE, Uffd};
 use crate::window::FaultMode;
@@ -22,10 +23,19 @@ pub const LIVE: u32 = 0;
 /// Offset of the word that says how many lanes were ever used, and of the one that says that whoever faults unmaps.
 pub const LANES_USED_AT: u64 = 0;
 pub const HELPS_AT: u64 = 128;
+/// Offset of the word that says on which processor the device runs, counted from 1.
+pub const PROCESSOR_AT: u64 = 192;
 /// The device has died, and the window is inaccessible.
 pub const DEAD: u32 = 1;
 /// The program closes the window.
 pub const CLOSING: u32 = 2;
+
+/// What the thread that resolves faults does: resolves, waits for a fault, is to stop once none is under way, has
+/// stopped.
+pub const AWAKE: u32 = 0;
+pub const ASLEEP: u32 = 1;
+pub const FREEZING: u32 = 2;
+pub const FROZEN: u32 = 3;
 
 /// See the module.
 pub struct Shared {
@@ -36,13 +46,19 @@ pub struct Shared {
     /// The process that opened the window: a forked child has the memory of this, and not the window.
     pub owner_pid: i32,
     pub uffd: Uffd,
+    /// The memory that is mapped.
+    pub memory: OwnedFd,
+    /// Of the thread that resolves faults.
+    pub gate: AtomicU32,
     pub lanes: SharedLines,
     /// A bit for each lane that nobody uses.
     pub free_lanes: AtomicU64,
-    /// By lane: one more than the page that is being brought in, until it is mapped.
+    /// By lane: one more than the page that is being brought in, until it and those that come with it are mapped.
     pub bringing: [AtomicU64; LANES],
     /// By lane: the number of its latest fault.
     pub numbers: [AtomicU64; LANES],
+    /// A bit for each page that this program may have mapped.
+    pub touched: Box<[AtomicU64]>,
     pub words: Object,
     pub device_bell: Doorbell,
     pub bell: Doorbell,
@@ -79,6 +95,28 @@ impl Shared {
     pub fn page_at(&self, address: usize) -> Option<u64> {
         let offset = address.checked_sub(self.base)?;
         (offset < self.bytes).then_some((offset / PAGE) as u64)
+    }
+
+    /// How many of the pages that follow one may be mapped with it.
+    pub fn more_max(&self, page: u64) -> u8 {
+        let pages = (self.bytes / PAGE) as u64;
+        MORE_MAX.min(u8::try_from(pages.saturating_sub(page + 1)).unwrap_or(u8::MAX))
+    }
+
+    /// A page is about to be mapped, and maybe some that follow it.
+    pub fn note_touched(&self, page: u64) {
+        let end = (page + 1 + u64::from(MORE_MAX)).min((self.bytes / PAGE) as u64);
+        for page in page..end {
+            let (word, bit) = (&self.touched[page as usize / 64], 1 << (page % 64));
+            if word.load(Ordering::Relaxed) & bit == 0 {
+                word.fetch_or(bit, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Whether this program may have mapped a page.
+    pub fn was_touched(&self, page: u64) -> bool {
+        self.touched[page as usize / 64].load(Ordering::Relaxed) >> (page % 64) & 1 != 0
     }
 
     pub fn address_of(&self, page: u64) -> usize {
@@ -130,6 +168,16 @@ impl Shared {
         let mut words = [0; 8];
         self.lanes.load_rest(lane * 2 + 1, &mut words);
         Reply::decode(&words)
+    }
+
+    /// Maps the page of an answered fault, and those that come with it; false means that the window is no longer there.
+    pub fn map(&self, page: u64, reply: &Reply) -> bool {
+        let (address, more) = (self.address_of(page), usize::from(reply.more.min(self.more_max(page))));
+        if reply.grant == Grant::Armed {
+            return self.uffd.map(address, 1 + more, true);
+        }
+        // Those that follow first: whoever waits for the page finds them.
+        (more == 0 || self.uffd.map(address + PAGE, more, true)) && self.uffd.map(address, 1, false)
     }
 
     /// Counts a page that has just been mapped; `map_ns` is when that was begun.

@@ -109,7 +109,6 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
     let address = unsafe { (*info).si_addr() } as usize;
     let Some((shared, page)) = window_at(address) else { return chain(signal, info, context) };
     if shared.state.load(Ordering::Acquire) == DEAD {
-        shared.say("SIGBUS: the device has died, and its window with it");
         return chain(signal, info, context);
     }
     let ended = match shared.mode {

@@ -1,10 +1,10 @@
-//! The system calls under a window: userfaultfd, and the scan for written pages.
+//! The system calls under a window: userfaultfd.
 //!
-//! Structures and numbers are those of Linux's `userfaultfd.h` and `fs.h`, which the libc crate lacks.
+//! Structures and numbers are those of Linux's `userfaultfd.h`, which the libc crate lacks.
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::error::WindowError;
 
@@ -25,7 +25,6 @@ const MODE_MINOR: u64 = 1 << 2;
 const CONTINUE_WP: u64 = 1 << 1;
 const EVENT_PAGEFAULT: u8 = 0x12;
 const FLAG_WRITE: u64 = 1;
-const PAGE_IS_WRITTEN: u64 = 1 << 1;
 
 #[repr(C)]
 struct ApiCall {
@@ -64,50 +63,22 @@ struct Message {
     thread: u64,
 }
 
-#[repr(C)]
-struct ScanCall {
-    size: u64,
-    flags: u64,
-    start: u64,
-    end: u64,
-    walk_end: u64,
-    vec: u64,
-    vec_len: u64,
-    max_pages: u64,
-    category_inverted: u64,
-    category_mask: u64,
-    category_anyof_mask: u64,
-    return_mask: u64,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct Region {
-    start: u64,
-    end: u64,
-    categories: u64,
-}
-
-const _: () = {
-    assert!(size_of::<Message>() == 32);
-    assert!(size_of::<ScanCall>() == 96);
-};
+const _: () = assert!(size_of::<Message>() == 32);
 
 /// The number of an ioctl that reads and writes its argument.
-const fn both_ways<T>(group: u8, number: u8) -> libc::c_ulong {
-    3 << 30 | (size_of::<T>() as libc::c_ulong) << 16 | (group as libc::c_ulong) << 8 | number as libc::c_ulong
+const fn both_ways<T>(number: u8) -> libc::c_ulong {
+    3 << 30 | (size_of::<T>() as libc::c_ulong) << 16 | 0xaa << 8 | number as libc::c_ulong
 }
 
-const IOCTL_API: libc::c_ulong = both_ways::<ApiCall>(0xaa, 0x3f);
-const IOCTL_REGISTER: libc::c_ulong = both_ways::<RegisterCall>(0xaa, 0x00);
+const IOCTL_API: libc::c_ulong = both_ways::<ApiCall>(0x3f);
+const IOCTL_REGISTER: libc::c_ulong = both_ways::<RegisterCall>(0x00);
 const IOCTL_WAKE: libc::c_ulong = 2 << 30 | (size_of::<RangeCall>() as libc::c_ulong) << 16 | 0xaa << 8 | 0x02;
-const IOCTL_CONTINUE: libc::c_ulong = both_ways::<ContinueCall>(0xaa, 0x07);
-const IOCTL_POISON: libc::c_ulong = both_ways::<ContinueCall>(0xaa, 0x08);
-const IOCTL_SCAN: libc::c_ulong = both_ways::<ScanCall>(b'f', 16);
+const IOCTL_CONTINUE: libc::c_ulong = both_ways::<ContinueCall>(0x07);
+const IOCTL_POISON: libc::c_ulong = both_ways::<ContinueCall>(0x08);
 /// `USERFAULTFD_IOC_NEW` of /dev/userfaultfd.
 const IOCTL_NEW: libc::c_ulong = 0xaa << 8;
 
-/// A userfaultfd over one range, and the view of this process's page tables.
+/// A userfaultfd over one range, and this process's page tables for whoever looks which pages of it were stored to.
 #[derive(Debug)]
 pub struct Uffd {
     fd: OwnedFd,
@@ -156,26 +127,34 @@ impl Uffd {
         self.fd.as_raw_fd()
     }
 
-    /// Maps a page; `armed` so that a store leaves a trace. False means that the range is no longer what it was.
-    pub fn map(&self, address: usize, armed: bool) -> bool {
+    /// The page tables to pass on; nothing where the kernel cannot say what was stored to.
+    pub fn page_map(&self) -> Option<BorrowedFd<'_>> {
+        self.tracks_stores.then(|| self.pagemap.as_fd())
+    }
+
+    /// Maps pages; `armed` so that a store leaves a trace. False means that the range is no longer what it was.
+    pub fn map(&self, address: usize, pages: usize, armed: bool) -> bool {
         let mode = if armed && self.tracks_stores { CONTINUE_WP } else { 0 };
-        loop {
-            let range = RangeCall { start: address as u64, len: PAGE as u64 };
+        let (mut start, end) = (address, address + pages * PAGE);
+        while start < end {
+            let range = RangeCall { start: start as u64, len: (end - start) as u64 };
             let mut call = ContinueCall { range, mode, mapped: 0 };
-            // SAFETY: the argument is of the ioctl's type and lives; the page lies in the registered range.
+            // SAFETY: the argument is of the ioctl's type and lives; the pages lie in the registered range.
             if unsafe { libc::ioctl(self.fd.as_raw_fd(), IOCTL_CONTINUE, &raw mut call) } == 0 {
                 return true;
             }
             match errno() {
                 // Another thread was faster: whoever waits is woken.
                 libc::EEXIST => {
-                    self.wake(address, PAGE);
-                    return true;
+                    self.wake(start, PAGE);
+                    start += PAGE;
                 }
-                libc::EAGAIN | libc::EINTR => {}
+                // It may have come a part of the way.
+                libc::EAGAIN | libc::EINTR => start += usize::try_from(call.mapped).unwrap_or(0),
                 _ => return false,
             }
         }
+        true
     }
 
     /// Lets accesses to a page end in SIGBUS; false where the kernel cannot.
@@ -207,32 +186,6 @@ impl Uffd {
             }
         }
         found
-    }
-
-    /// Whether a page that this process unmapped was stored to while it was mapped. The kernel leaves a mark where a
-    /// page was mapped for loads and not stored to; where there is none it was, or nobody knows.
-    pub fn was_written(&self, address: usize) -> bool {
-        if !self.tracks_stores {
-            return true;
-        }
-        let mut region = Region::default();
-        let mut call = ScanCall {
-            size: size_of::<ScanCall>() as u64,
-            flags: 0,
-            start: address as u64,
-            end: (address + PAGE) as u64,
-            walk_end: 0,
-            vec: &raw mut region as u64,
-            vec_len: 1,
-            max_pages: 0,
-            category_inverted: 0,
-            category_mask: PAGE_IS_WRITTEN,
-            category_anyof_mask: 0,
-            return_mask: PAGE_IS_WRITTEN,
-        };
-        // SAFETY: the argument is of the ioctl's type, and it and the region that it points to live.
-        let found = unsafe { libc::ioctl(self.pagemap.as_raw_fd(), IOCTL_SCAN, &raw mut call) };
-        found != 0
     }
 }
 

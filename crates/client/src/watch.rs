@@ -21,6 +21,8 @@ pub fn run(shared: &Shared, device: &OwnedFd, nothing: &OwnedFd) {
 /// Puts a file of no bytes in the window's place: each access, and each access of the kernel for the program, is beyond
 /// its end. So nobody can take a page of zeroes for data, nor wait for an answer that never comes.
 fn bury(shared: &Shared, nothing: &OwnedFd) {
+    // Said here and not where SIGBUS is handled: a program may have a handler of its own.
+    shared.say("the device has died, and its window with it: whoever touches it gets SIGBUS");
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE;
     let base = shared.base as *mut libc::c_void;

@@ -5,7 +5,6 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -13,18 +12,21 @@ use std::time::Duration;
 
 use osier_device::window::message::{LANES, RING_ENTRIES, ToDevice, Words};
 use osier_device::window::{Command, Report};
-use osier_pmr::{Doorbell, Object, Ring, SharedLines, ring_bytes};
+use osier_pmr::{Doorbell, Object, Ring, SharedLines, pass, ring_bytes};
 
 use crate::attach::{Attached, attach};
 use crate::error::WindowError;
 use crate::fault::pause;
 use crate::histogram::Timing;
-use crate::shared::{CLOSING, HELPS_AT, LIVE, Shared};
+use crate::shared::{AWAKE, CLOSING, HELPS_AT, LIVE, Shared};
 use crate::uffd::{PAGE, Uffd};
 use crate::{evict, handler, signal, watch};
 
 /// How long signals of a thread wait that waits for the end of a command.
 const SIGNALS_WAIT_MAX: Duration = Duration::from_millis(10);
+
+/// What the address of a window is a multiple of, for allocators that divide it.
+const ALIGNMENT: usize = 2 << 20;
 
 /// Who resolves a fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,6 +48,8 @@ pub struct WindowOptions {
     pub bytes: Option<u64>,
     /// Who resolves faults.
     pub mode: FaultMode,
+    /// What each of the window's own threads does first.
+    pub on_thread: Option<fn()>,
 }
 
 /// Figures of the device, about a millisecond old.
@@ -75,6 +79,12 @@ pub struct WindowStats {
     pub blocked: u64,
     /// Dirty pages that the flash refused because it is worn out: lost.
     pub dropped: u64,
+}
+
+impl std::fmt::Debug for Window {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Window").field("device", &self.shared.device).field("bytes", &self.shared.bytes).finish()
+    }
 }
 
 /// The memory of a device, mapped. Closes when it is dropped: whoever touches it then is on his own.
@@ -109,9 +119,16 @@ impl Window {
         if mode_helps(options.mode) {
             shared.words.word64(HELPS_AT).store(1, Ordering::Release);
         }
-        signal::note(&shared)?;
+        if let Err(error) = signal::note(&shared) {
+            unmap(base, bytes);
+            return Err(error);
+        }
+        if let Some(page_map) = shared.uffd.page_map() {
+            // Without it pages count as dirty when they leave.
+            let _ = pass::send(&attached.socket, &(base as u64).to_le_bytes(), &[page_map]);
+        }
         let mut window = Window { shared, next_tag: AtomicU32::new(1), threads: Vec::new(), _socket: attached.socket };
-        window.start(attached.pidfd)?;
+        window.start(attached.pidfd, options.on_thread)?;
         Ok(window)
     }
 
@@ -126,10 +143,16 @@ impl Window {
             // SAFETY: a plain call.
             owner_pid: unsafe { libc::getpid() },
             uffd: Uffd::new(base, bytes, mode == FaultMode::InThread)?,
+            memory: attached
+                .memory
+                .try_clone()
+                .map_err(|source| WindowError::System { what: "keep the window's memory", source })?,
+            gate: AtomicU32::new(AWAKE),
             lanes: SharedLines::new(&find("lanes")?, 0, LANES * 2),
             free_lanes: AtomicU64::new(u64::MAX),
             bringing: std::array::from_fn(|_| AtomicU64::new(0)),
             numbers: std::array::from_fn(|_| AtomicU64::new(0)),
+            touched: (0..(bytes / PAGE).div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
             words: find("words")?,
             device_bell: Doorbell::new(&bell, 0),
             bell: Doorbell::new(&find("bell")?, 0),
@@ -143,20 +166,28 @@ impl Window {
         })
     }
 
-    fn start(&mut self, pidfd: OwnedFd) -> Result<(), WindowError> {
+    fn start(&mut self, pidfd: OwnedFd, first: Option<fn()>) -> Result<(), WindowError> {
         let nothing = memfd()?;
-        self.spawn("osier-evict", evict::run)?;
-        self.spawn("osier-watch", move |shared| watch::run(shared, &pidfd, &nothing))?;
+        self.spawn("osier-evict", first, evict::run)?;
+        self.spawn("osier-watch", first, move |shared| watch::run(shared, &pidfd, &nothing))?;
         if self.shared.mode != FaultMode::InThread {
-            self.spawn("osier-faults", handler::run)?;
+            self.spawn("osier-faults", first, handler::run)?;
         }
         Ok(())
     }
 
-    fn spawn(&mut self, name: &str, run: impl FnOnce(&Shared) + Send + 'static) -> Result<(), WindowError> {
+    fn spawn(
+        &mut self,
+        name: &str,
+        first: Option<fn()>,
+        run: impl FnOnce(&Shared) + Send + 'static,
+    ) -> Result<(), WindowError> {
         let shared = Arc::clone(&self.shared);
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
             signal::block_all();
+            if let Some(first) = first {
+                first();
+            }
             run(&shared);
         });
         let thread = thread.map_err(|source| WindowError::System { what: "start a thread of the window", source })?;
@@ -254,13 +285,23 @@ impl Window {
         }
     }
 
+    /// The window's own threads.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.threads.len()
+    }
+
     /// How well the times were kept.
     #[must_use]
     pub fn timing(&self) -> &Timing {
         &self.shared.timing
     }
 
-    fn died(&self) -> WindowError {
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    pub(crate) fn died(&self) -> WindowError {
         WindowError::DeviceDied { device: self.shared.device.clone() }
     }
 
@@ -342,20 +383,28 @@ fn mode_helps(mode: FaultMode) -> bool {
 
 /// Maps the shared memory where the system likes, not to be inherited: a child would see pages that are not resident.
 fn map_nowhere(bytes: usize, memory: &OwnedFd) -> Result<usize, WindowError> {
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
+    let failed = || WindowError::last_os("map the window");
+    let room = bytes + ALIGNMENT;
+    let reserved = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: no address is asked for, so no existing mapping is touched.
-    let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, memory.as_raw_fd(), 0) };
-    if base == libc::MAP_FAILED {
-        return Err(WindowError::last_os("map the window"));
+    let start = unsafe { libc::mmap(std::ptr::null_mut(), room, libc::PROT_NONE, reserved, -1, 0) } as usize;
+    if start == libc::MAP_FAILED as usize {
+        return Err(failed());
     }
-    // SAFETY: the range was just mapped, and nobody uses it.
+    let base = start.next_multiple_of(ALIGNMENT);
+    unmap(start, base - start);
+    unmap(base + bytes, start + room - base - bytes);
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    let at = base as *mut libc::c_void;
+    // SAFETY: what is mapped over was just reserved, and nobody uses it.
     let advised = unsafe {
-        libc::madvise(base, bytes, libc::MADV_DONTFORK) == 0 && libc::madvise(base, bytes, libc::MADV_DONTDUMP) == 0
+        libc::mmap(at, bytes, protection, flags, memory.as_raw_fd(), 0) != libc::MAP_FAILED
+            && libc::madvise(at, bytes, libc::MADV_DONTFORK) == 0
+            && libc::madvise(at, bytes, libc::MADV_DONTDUMP) == 0
     };
-    let base = NonNull::new(base).map_or(0, |base| base.as_ptr() as usize);
     if !advised {
-        let error = WindowError::last_os("keep the window from children");
+        let error = failed();
         unmap(base, bytes);
         return Err(error);
     }
@@ -363,8 +412,10 @@ fn map_nowhere(bytes: usize, memory: &OwnedFd) -> Result<usize, WindowError> {
 }
 
 fn unmap(base: usize, bytes: usize) {
-    // SAFETY: the range is the window's own, and nobody may use it any more.
-    unsafe { libc::munmap(base as *mut libc::c_void, bytes) };
+    if bytes > 0 {
+        // SAFETY: the range is the window's own, and nobody may use it any more.
+        unsafe { libc::munmap(base as *mut libc::c_void, bytes) };
+    }
 }
 
 fn ring(object: &Object) -> Result<Ring<SharedLines>, WindowError> {

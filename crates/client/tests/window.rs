@@ -160,6 +160,68 @@ fn the_child() {
     }
 }
 
+/// Stores to pages at random, loads all of them, and others. What the device then has of memory and page tables.
+fn large(device: &Device, stores: u64, seed: u64) -> (u64, u64) {
+    let window = open(device, FaultMode::InThread);
+    let pages = window.len() as u64 / PAGE as u64;
+    let value = |page: u64| page * 3 + 1;
+    let place = |page: u64| (page * 512 + page % 512) as usize;
+    let mut state = seed;
+    for _ in 0..stores {
+        let page = random(&mut state) % pages;
+        store(&window, place(page), value(page));
+    }
+    let memory = device.memory();
+    let mut state = seed;
+    for _ in 0..stores {
+        let page = random(&mut state) % pages;
+        assert_eq!(load(&window, place(page)), value(page), "page {page}");
+        let other = random(&mut state.clone()) * 7 % pages;
+        let found = load(&window, place(other));
+        assert!(found == 0 || found == value(other), "page {other} has {found}");
+    }
+    let stats = window.stats();
+    assert!(stats.left_dirty + stats.frames >= stores * 9 / 10, "{stats:?}");
+    (memory.0.max(device.memory().0), memory.1.max(device.memory().1))
+}
+
+/// What the map of the translation layer has for each page that was written, beside what it has from the beginning: the
+/// state of a slot (72 bytes), the record of its unit (48 with the allocator's), the checksum and its growth (24).
+const MAP_BYTES_PER_PAGE: u64 = 144;
+
+#[test]
+fn a_window_on_a_file_reads_back_right_in_bounded_memory() {
+    let media = tempfile::tempdir().unwrap();
+    let (pages, cache, stores) = ((2 << 30) / 4096, (16 << 20) / 4096, 30_000);
+    let device = Device::start_in_file(pages, cache, media.path());
+    let (map, _) = device.memory();
+    let (resident, tables) = large(&device, stores, 11);
+    let limit = (16 << 20) + map + stores * MAP_BYTES_PER_PAGE + (64 << 20);
+    eprintln!("map {} KiB, resident {} KiB, page tables {} KiB", map >> 10, resident >> 10, tables >> 10);
+    assert!(resident <= limit, "{resident} bytes are resident, of {limit}");
+}
+
+/// As the one above, in full: at release.
+#[test]
+#[ignore = "minutes, and gigabytes of disk"]
+fn a_window_of_64_gib_on_a_file_reads_back_right_in_bounded_memory() {
+    let seed = std::env::var("OSIER_SEED_FIRST").map_or(11, |text| text.parse().unwrap());
+    let media = tempfile::tempdir_in(std::env::var_os("OSIER_MEDIA_DIRECTORY").unwrap_or("/var/tmp".into())).unwrap();
+    let (pages, cache, stores) = ((64 << 30) / 4096, (512 << 20) / 4096, 400_000);
+    let device = Device::start_in_file(pages, cache, media.path());
+    let (map, _) = device.memory();
+    let (resident, tables) = large(&device, stores, seed);
+    let limit = (512 << 20) + map + stores * MAP_BYTES_PER_PAGE + (64 << 20);
+    println!(
+        "map {} MiB, resident {} MiB of {}, page tables {} MiB",
+        map >> 20,
+        resident >> 20,
+        limit >> 20,
+        tables >> 20
+    );
+    assert!(resident <= limit, "{resident} bytes are resident, of {limit}");
+}
+
 /// A process that loads and stores for ever, once it has begun.
 fn churning(mode: FaultMode, device: &Device) -> std::process::Child {
     let mut program = child(&format!("churn 0 {mode:?}"), device);
@@ -301,7 +363,8 @@ extern "C" fn on_alarm(_: libc::c_int) {
     unsafe { (BASE.load(Ordering::Relaxed) as *mut u64).add(page * 512 + 1).write_volatile(1) };
 }
 
-/// Loads and stores at random, and in the handler of a timer, too.
+/// Loads and stores at random and gives commands, and in the handler of a timer loads and stores, too: also while the
+/// thread holds what it needs for a command.
 fn touch_in_alarms(window: &Window) {
     BASE.store(window.as_ptr() as usize, Ordering::Relaxed);
     let every = libc::timeval { tv_sec: 0, tv_usec: 300 };
@@ -315,6 +378,10 @@ fn touch_in_alarms(window: &Window) {
     while ALARMS.load(Ordering::Relaxed) < 1_000 {
         let index = random(&mut state) as usize % 512 * 512;
         store(window, index, load(window, index) + 1);
+        let page = index as u64 / 512;
+        if page.is_multiple_of(8) {
+            window.prefetch(page..(page + 4).min(512)).unwrap();
+        }
     }
     // At once, with everything as it is: an alarm may be under way in another thread.
     // SAFETY: nothing has to be cleaned up.

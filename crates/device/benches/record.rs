@@ -118,7 +118,7 @@ fn main() {
     run.device.end_recording();
     let file = kept.0.borrow();
     let bytes_each = file.len() as f64 / run.number as f64;
-    let mut replay = Replay::new();
+    let mut replay = Replay::new(u64::MAX);
     let (mut from, mut at, start) = (file.as_slice(), 0, Instant::now());
     while let Next::Block(header, records) = read_block(&mut from, at).expect("a sound recording") {
         replay.block(at, &header, &records).expect("the replay is the same");

@@ -61,7 +61,7 @@ pub const UNITS_MAX: usize = 4096;
 /// Logical blocks that one trim record covers at most; a longer trim is cut.
 const TRIM_RECORD_BLOCKS_MAX: u32 = 1 << 20;
 /// Most commands in flight; the queues above are far shorter.
-const COMMANDS_MAX: usize = 1 << 20;
+pub(crate) const COMMANDS_MAX: usize = 1 << 20;
 
 /// The caller's name for a command; it comes back in the completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -31,6 +31,32 @@ fn alone(model: &mut Model, now: u64, op: Op, address: u64, bytes: u32) -> Compl
     ended[0]
 }
 
+/// So many sets of 4 frames, and loads of 4 + `more` pages in each: 4 are filled, and as each ends one of the others
+/// goes on. Of these the first time all are asked in vain, and after the i-th end those that are left.
+fn asked_in_vain(sets: u32, more: u64) -> (u64, u64) {
+    let mut config = small(&["cache.set_index=modulo", "cache.fills_max=4096"], 64 << 20);
+    let cache = &mut config.cache.as_mut().unwrap().cache;
+    (cache.frames, cache.ways) = (sets * 4, 4);
+    let mut model = Model::new(&config, 1).unwrap();
+    model.precondition(1000, FillPattern::Sequential, 1).unwrap();
+    let pages = (0..u64::from(sets) * (4 + more)).map(|number| number * PAGE);
+    for (id, address) in (1..).zip(pages) {
+        model.submit(Nanos(0), Command { id, op: Op::Load, address, bytes: 64, tenant: 0 }).unwrap();
+    }
+    let mut ended = Vec::new();
+    finish(&mut model, &mut ended);
+    assert_eq!(ended.len() as u64, u64::from(sets) * (4 + more));
+    (model.stats().counts.blocked, model.stats().cache.unwrap().waits)
+}
+
+#[test]
+fn what_waits_for_a_set_is_not_tried_for_others() {
+    for (sets, more) in [(2, 3), (8, 5), (32, 3), (64, 9)] {
+        let expected = u64::from(sets) * (more + more * (more - 1) / 2);
+        assert_eq!(asked_in_vain(sets, more), (u64::from(sets) * more, expected), "{sets} sets, {more} more pages");
+    }
+}
+
 #[test]
 fn a_load_takes_the_way_the_dram_and_on_a_miss_the_flash() {
     let config = small(&[], 64 << 20);

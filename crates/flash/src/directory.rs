@@ -44,6 +44,9 @@ pub(crate) struct Slot {
 
 const _: () = assert!(size_of::<Slot>() <= 56);
 
+/// Most bytes of memory that the map and the slots take for each logical block.
+pub(crate) const BYTES_PER_BLOCK: u64 = (size_of::<u32>() + size_of::<Slot>()) as u64;
+
 impl Slot {
     pub(crate) fn footprint(&self) -> u32 {
         extent_footprint(self.stored_bytes)

@@ -308,6 +308,9 @@ impl FtlParams {
 }
 
 impl Ftl {
+    /// Most bytes of memory that the map takes for each logical block.
+    pub const MAP_BYTES_PER_BLOCK: u64 = crate::directory::BYTES_PER_BLOCK;
+
     /// An FTL over media that is erased.
     ///
     /// # Errors

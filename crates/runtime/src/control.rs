@@ -34,6 +34,7 @@ const READY: usize = 10;
 const ALIVE: usize = 12;
 const PID: usize = 14;
 const RECOVERED: usize = 16;
+const EXPECTED: usize = 18;
 const SAMPLE: usize = 32;
 const CURSOR: usize = 64;
 const DELIVERED: usize = CURSOR + STREAMS_MAX;
@@ -122,7 +123,7 @@ pub struct MoveTimes {
     pub mid_request: bool,
     /// The destination had something for it to do when it arrived; else a switch ends when something comes.
     pub awaited: bool,
-    /// The destination slept in the kernel when the checkpoint was ready.
+    /// The destination slept in the kernel when the host decided.
     pub asleep: bool,
     /// The host decided.
     pub decided: u64,
@@ -285,6 +286,16 @@ impl Control {
     /// The host notes a delivery.
     pub fn set_delivered(&self, stream: usize, sequence: u64) {
         self.set(DELIVERED + stream, sequence);
+    }
+
+    /// Until when a domain is to expect an actor, and not to sleep.
+    pub fn expected(&self, side: Side) -> u64 {
+        self.get(EXPECTED + side as usize)
+    }
+
+    /// Tells a domain to expect an actor until then.
+    pub fn expect(&self, side: Side, until: u64) {
+        self.set(EXPECTED + side as usize, until);
     }
 
     /// Reads a gauge.
@@ -523,7 +534,7 @@ impl Control {
 pub const FOUND_MID_REQUEST: u64 = 1 << 0;
 /// Of [`Stamp::Found`]: it had something to do at once.
 pub const FOUND_AWAITED: u64 = 1 << 1;
-/// Of [`Stamp::Found`]: the destination slept when the checkpoint was ready.
+/// Of [`Stamp::Found`]: the destination slept when the host decided.
 pub const FOUND_ASLEEP: u64 = 1 << 2;
 
 /// The parts of a migration that are stamped while it runs.

@@ -7,9 +7,10 @@
 //! 2. A request taken from the domain is in `begun` until the core has answered; parking waits for that, so
 //!    that the cursors published then are final.
 //! 3. Between two looks at the ring lies at most one request given to the core, if there is something in the ring,
-//!    one piece of the media's work, or what the core has concluded: what waits there may be an actor that arrives,
-//!    and its stream waits too.
+//!    one operation that goes to the media or comes from them, or what the core has concluded: what waits there may
+//!    be an actor that arrives, and its stream waits too.
 
+use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +32,7 @@ use crate::error::RuntimeError;
 use crate::host::FIRST_EPOCH;
 use crate::link::Link;
 use crate::machine::{Machine, Turn};
+use crate::media::{Answer, MediaWork};
 use crate::setup::{BufferBytes, Setup};
 use crate::waits::{Meter, Reason};
 
@@ -38,14 +40,12 @@ use crate::waits::{Meter, Reason};
 const GAUGES_NS: u64 = 1_000_000;
 /// Between two looks at this process's processor time, and at whether it has anything to do.
 const USAGE_NS: u64 = 50_000_000;
-/// Bytes of the media that are programmed, and that are erased, between two looks at the ring: a page or a hole of a
-/// whole superblock would hold up an actor that arrives.
-const PROGRAM_BYTES: usize = 4 << 10;
-const ERASE_BYTES: u64 = 256 << 10;
 /// A refusal of the media is told of, and then the one after so many doublings of their number.
 const TOLD_EVERY_DOUBLINGS: u32 = 4;
 /// How long an idle device sleeps at most.
 const IDLE_MAX: Duration = Duration::from_millis(1);
+/// How long it sleeps while it has nothing but the media to wait for, and nobody to talk to.
+const PAUSE: Duration = Duration::from_micros(50);
 
 /// Runs the device's domain until it is told to stop.
 pub fn run(bootstrap: &Bootstrap) -> Result<(), RuntimeError> {
@@ -68,11 +68,10 @@ struct Firmware {
     link: Link,
     device: Recorded<BufferBytes>,
     media: Arc<dyn Media>,
+    work: MediaWork,
     sync: SyncWorker,
     syncs: Vec<(SyncTicket, OpId)>,
     next_sync: u64,
-    /// The program or erase under way, done piece by piece, and the bytes that are done.
-    under_way: Option<(MediaOp, u64)>,
     /// Operations that the media refused.
     refusals: u64,
     waiter: Waiter,
@@ -101,9 +100,15 @@ impl Firmware {
             bootstrap.options.device_wait.parse().map_err(|e| RuntimeError::Option(format!("{e}")))?;
         let waiter = Waiter::new(wait).map_err(|e| RuntimeError::Option(format!("{e}")))?;
         let link = setup.link(Side::Device, bootstrap.epoch)?;
-        let bell = link.bell().clone();
-        let sync = SyncWorker::spawn(media.clone(), move || _ = bell.ring())
+        let ring = || {
+            let bell = link.bell().clone();
+            move || _ = bell.ring()
+        };
+        let sync = SyncWorker::spawn(media.clone(), ring())
             .map_err(|source| RuntimeError::System { what: "start the media's sync thread", source })?;
+        let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let work = MediaWork::new(media.clone(), setup.media_may_wait() && processors > 1, ring())
+            .map_err(|source| RuntimeError::System { what: "start the media's thread", source })?;
         Ok(Firmware {
             domain: setup.domain(Side::Device),
             link,
@@ -114,10 +119,10 @@ impl Firmware {
             machine,
             device,
             media,
+            work,
             sync,
             syncs: Vec::new(),
             next_sync: 0,
-            under_way: None,
             refusals: 0,
             waiter,
             epoch: bootstrap.epoch,
@@ -140,11 +145,13 @@ impl Firmware {
         let mut busy = self.run_domain(now);
         busy |= self.begin_requests(now);
         busy |= self.run_domain(now);
-        busy |= self.work(now);
-        busy |= self.run_domain(now);
         busy |= self.conclude(now);
+        busy |= self.run_domain(now);
+        // What the core asks of the media, it has asked for by now.
+        busy |= self.work(now);
         busy |= self.link.dispatch(&mut self.domain);
-        if now >= self.next_gauges {
+        // What has come meanwhile, perhaps an actor, does not wait for the gauges, which may be late by one interval.
+        if now >= self.next_gauges && (!self.link.has_message() || now.0 >= self.next_gauges.0 + GAUGES_NS) {
             self.publish_gauges(now);
         }
         if !busy {
@@ -254,16 +261,41 @@ impl Firmware {
         Ok(())
     }
 
-    /// What the media did since, and one piece of their work.
+    /// What the media did since, and one operation for them.
     fn work(&mut self, now: Nanos) -> bool {
-        let synced = self.finish_syncs(now);
-        let Some((op, done)) = self.under_way.take().or_else(|| Some((self.device.next_op()?, 0))) else {
-            return synced;
-        };
-        let since = clock::now().0;
-        self.work_media(now, op, done);
-        self.meter.media(clock::now().0 - since);
-        true
+        let mut any = self.finish_syncs(now);
+        if self.work.has_room()
+            && let Some(op) = self.device.next_op()
+        {
+            any = true;
+            self.hand(now, op);
+        }
+        if let Some(answer) = self.work.answer() {
+            any = true;
+            self.answered(now, answer);
+        }
+        any || self.work.has_answer()
+    }
+
+    fn hand(&mut self, now: Nanos, op: MediaOp) {
+        match op.kind {
+            MediaOpKind::Sync => return self.begin_sync(now, op.id),
+            // Nothing is there to read, and the core looks at nothing.
+            MediaOpKind::Read { .. } if !self.with_data => {
+                return self.device.media_done(now, op.id, MediaResult::Read(Box::default()));
+            }
+            MediaOpKind::Program { data: Some(_), .. } => self.machine.passed(Step::ProgramBegins, None),
+            _ => {}
+        }
+        self.work.hand(op);
+    }
+
+    fn answered(&mut self, now: Nanos, answer: Answer) {
+        if let Ok(MediaResult::Programmed(Some(_))) = answer.result {
+            self.machine.passed(Step::ProgramEnds, None);
+        }
+        let result = answer.result.unwrap_or_else(|error| self.refused(&error));
+        self.device.media_done(now, answer.id, result);
     }
 
     /// The core's completions.
@@ -280,64 +312,17 @@ impl Firmware {
 
     /// The core and its media, while there is nobody to talk to.
     fn drive(&mut self, now: Nanos) {
-        self.work(now);
-        self.conclude(now);
-    }
-
-    /// One piece of an operation of which `done` bytes are done.
-    fn work_media(&mut self, now: Nanos, op: MediaOp, done: u64) {
-        let result = match op.kind {
-            // Nothing is there to read, and the core looks at nothing.
-            MediaOpKind::Read { .. } if !self.with_data => Ok(MediaResult::Read(Box::default())),
-            MediaOpKind::Read { address, bytes } => {
-                let mut data = vec![0u8; bytes as usize].into_boxed_slice();
-                self.media.read(address, &mut data).map(|()| MediaResult::Read(data)).map_err(|e| ("read", e))
-            }
-            MediaOpKind::Program { address, data: Some(data), bytes } => {
-                if done == 0 {
-                    self.machine.passed(Step::ProgramBegins, None);
-                }
-                let piece = &data[done as usize..data.len().min(done as usize + PROGRAM_BYTES)];
-                let through = done + piece.len() as u64;
-                match self.media.program(address + done, piece) {
-                    Ok(()) if through < data.len() as u64 => {
-                        let kind = MediaOpKind::Program { address, data: Some(data), bytes };
-                        self.under_way = Some((MediaOp { kind, ..op }, through));
-                        return;
-                    }
-                    Ok(()) => {
-                        self.machine.passed(Step::ProgramEnds, None);
-                        Ok(MediaResult::Programmed(Some(data)))
-                    }
-                    Err(error) => Err(("program", error)),
-                }
-            }
-            MediaOpKind::Program { data: None, .. } => Ok(MediaResult::Programmed(None)),
-            MediaOpKind::Erase { address, bytes } => {
-                let piece = (bytes - done).min(ERASE_BYTES);
-                match self.media.erase(address + done, piece) {
-                    Ok(()) if done + piece < bytes => {
-                        self.under_way = Some((op, done + piece));
-                        return;
-                    }
-                    Ok(()) => Ok(MediaResult::Erased),
-                    Err(error) => Err(("erase", error)),
-                }
-            }
-            MediaOpKind::Sync => {
-                self.begin_sync(now, op.id);
-                return;
-            }
-        };
-        let result = result.unwrap_or_else(|(what, error)| self.refused(what, &error));
-        self.device.media_done(now, op.id, result);
+        let busy = self.work(now);
+        if !self.conclude(now) && !busy {
+            std::thread::sleep(PAUSE);
+        }
     }
 
     /// A full disk refuses every page: it is told of less and less often.
-    fn refused(&mut self, what: &str, error: &osier_image::MediaError) -> MediaResult {
+    fn refused(&mut self, error: &osier_image::MediaError) -> MediaResult {
         self.refusals += 1;
         if self.refusals.is_power_of_two() && self.refusals.ilog2().is_multiple_of(TOLD_EVERY_DOUBLINGS) {
-            tracing::error!(%error, refusals = self.refusals, "the media refused to {what}");
+            tracing::error!(%error, refusals = self.refusals, "the media refused to {}", error.operation);
         }
         MediaResult::Failed(crate::setup::media_error(error))
     }
@@ -350,7 +335,7 @@ impl Firmware {
             // The worker's queue is longer than the barriers that a core has under way; should it be full all
             // the same, this thread waits for the media itself.
             Err(_) => {
-                let result = self.media.sync().map_or_else(|e| self.refused("sync", &e), |()| MediaResult::Synced);
+                let result = self.media.sync().map_or_else(|e| self.refused(&e), |()| MediaResult::Synced);
                 self.device.media_done(now, op, result);
             }
         }
@@ -362,7 +347,7 @@ impl Firmware {
             any = true;
             let Some(index) = self.syncs.iter().position(|(ticket, _)| *ticket == done.ticket) else { continue };
             let (_, op) = self.syncs.swap_remove(index);
-            let result = done.result.map_or_else(|e| self.refused("sync", &e), |()| MediaResult::Synced);
+            let result = done.result.map_or_else(|e| self.refused(&e), |()| MediaResult::Synced);
             self.device.media_done(now, op, result);
         }
         any
@@ -441,23 +426,23 @@ impl Firmware {
         let turn = &mut Turn { machine: &mut self.machine, compute };
         let events = [self.domain.next_event(now, turn), self.device.next_event()];
         let until = events.into_iter().flatten().fold(self.next_gauges, Nanos::min);
-        let reason = self.waits_for(events.iter().any(Option::is_some));
+        let reason = self.waits_for(now, events.iter().any(Option::is_some));
         let left = Duration::from_nanos(until.0.saturating_sub(now.0)).min(IDLE_MAX);
-        if !left.is_zero() && self.under_way.is_none() {
-            let Firmware { machine, waiter, link, sync, syncs, .. } = self;
-            // The worker rings the bell too.
-            let look = || link.has_message() || !syncs.is_empty() && sync.has_done();
-            let (since, slept) = machine.wait(waiter, link.bell(), left, look);
+        if !left.is_zero() {
+            let Firmware { machine, waiter, link, work, sync, syncs, .. } = self;
+            // The media's threads ring the bell too.
+            let look = || link.has_message() || work.has_answer() || !syncs.is_empty() && sync.has_done();
+            let (since, slept) = machine.rest.wait(waiter, link.bell(), left, look);
             self.meter.waited(reason, since, left.as_nanos() as u64, slept);
         }
     }
 
     /// What the requests that are here wait for, when nothing can be done; `due` says that a time will come.
-    fn waits_for(&self, due: bool) -> Reason {
-        let holds = self.domain.pending() > 0 || self.begun.iter().any(Option::is_some);
-        match (holds, due) {
-            (true, true) => Reason::Due,
-            (true, false) if !self.syncs.is_empty() => Reason::Sync,
+    fn waits_for(&self, now: Nanos, due: bool) -> Reason {
+        match self.domain.pending() > 0 || self.begun.iter().any(Option::is_some) {
+            true if self.work.is_late(now) => Reason::Media,
+            true if due => Reason::Due,
+            true if !self.syncs.is_empty() => Reason::Sync,
             _ => Reason::Idle,
         }
     }

@@ -29,6 +29,9 @@ use crate::workload::{FIRST_MAX, Files, Port, Soak, TallyReport, Witness, Worklo
 const PROGRESS_NS: u64 = 100_000_000;
 /// How long an idle host sleeps at most before it looks at the control words.
 const IDLE_MAX: Duration = Duration::from_millis(2);
+/// How long a move waits for its destination to wake up, and how long a destination waits for an actor, awake.
+const WAKE_MAX_NS: u64 = 200_000;
+const EXPECT_NS: u64 = 300_000;
 /// The epoch of a session's start.
 pub(crate) const FIRST_EPOCH: u64 = 1;
 /// How long a move asked for by hand may take before it is reported as not done.
@@ -65,6 +68,8 @@ struct Host {
     next_progress: Nanos,
     forced: Option<Mover>,
     command: Option<(Command, Nanos)>,
+    /// Actors that go to the device when it has woken up, and by when at the latest.
+    waking: Vec<(ActorId, Nanos)>,
     pacer: Pacer,
     span: Span,
     reported: bool,
@@ -149,6 +154,7 @@ impl Host {
             next_progress: now,
             forced: options.forced.map(|spec| Mover { spec, made: 0, next: now, random: spec.seed }),
             command: None,
+            waking: Vec::new(),
             pacer: Pacer::new(now),
             span: Span { latency, write_began: None, write_ended: None, moves_at_start: setup.control.moves() },
             reported: false,
@@ -182,17 +188,25 @@ impl Host {
         busy |= self.run_domain(now);
         busy |= self.offer(now);
         self.force(now);
-        if now >= self.next_tick {
-            self.tick(now);
-        }
+        busy |= self.send_off(now);
         busy |= self.link.dispatch(&mut self.domain);
-        if now >= self.next_progress {
-            self.next_progress = Nanos(now.0 + PROGRESS_NS);
-            self.progress(now, emit);
-        }
+        self.keep_house(now, emit);
         self.sampler.turn(now, busy);
         if !busy {
             self.wait(now);
+        }
+    }
+
+    /// What is done once in a while and takes longer than a switch. An actor that is on its way here does not wait for
+    /// it; it comes, or is given up, within the time that it is expected.
+    fn keep_house(&mut self, now: Nanos, emit: &mut dyn FnMut(&Event)) {
+        let by = |due: Nanos| if self.machine.rest.expects(now) { Nanos(due.0 + EXPECT_NS) } else { due };
+        let (ticks, tells) = (now >= by(self.next_tick), now >= by(self.next_progress));
+        if ticks {
+            self.tick(now);
+        } else if tells {
+            self.next_progress = Nanos(now.0 + PROGRESS_NS);
+            self.progress(now, emit);
         }
     }
 
@@ -255,7 +269,7 @@ impl Host {
         let left = Duration::from_nanos(until.0.saturating_sub(now.0)).min(IDLE_MAX);
         if !left.is_zero() {
             let Host { machine, waiter, link, .. } = self;
-            let (since, slept) = machine.wait(waiter, link.bell(), left, || link.has_message());
+            let (since, slept) = machine.rest.wait(waiter, link.bell(), left, || link.has_message());
             self.meter.waited(reason, since, left.as_nanos() as u64, slept);
         }
     }
@@ -283,21 +297,41 @@ impl Host {
         }
     }
 
-    /// Gives an actor to `to`, or asks the device to.
+    /// Gives an actor to `to`, or asks the device to. A destination that would have to be woken up is awake before the
+    /// actor is on its way: to wake up takes longer than all the rest.
     fn move_actor(&mut self, actor: ActorId, to: Side) {
-        self.control().decide(actor, clock::now().0);
+        let now = clock::now();
+        self.control().decide(actor, now.0);
         match to {
+            Side::Device if !self.domain.owns(actor) || self.waking.iter().any(|(waits, _)| *waits == actor) => {}
             Side::Device => {
-                // An actor that is away or on its way already is where it should be, or will be asked again.
-                let _ = self.domain.begin_move(actor, &mut Turn { machine: &mut self.machine, compute: None });
-                // At once: an actor whose messages wait here is nobody's.
-                self.link.dispatch(&mut self.domain);
+                self.waking.push((actor, Nanos(now.0 + WAKE_MAX_NS)));
+                if self.link.other_sleeps() {
+                    self.control().expect(Side::Device, now.0 + EXPECT_NS);
+                    self.link.ring();
+                }
+                self.send_off(now);
             }
             Side::Host => {
+                self.control().expect(Side::Host, now.0 + EXPECT_NS);
                 self.link.offer(&Message { kind: Kind::MoveRequest { actor, to } });
                 self.link.ring();
             }
         }
+    }
+
+    /// Sends off the actors whose destination is awake, or did not wake up in time; whether there are any.
+    fn send_off(&mut self, now: Nanos) -> bool {
+        let Some((_, by)) = self.waking.first() else { return false };
+        if !self.link.other_sleeps() || now >= *by {
+            for (actor, _) in std::mem::take(&mut self.waking) {
+                // One that is on its way already is where it should be, or will be asked again.
+                let _ = self.domain.begin_move(actor, &mut Turn { machine: &mut self.machine, compute: None });
+                // At once: an actor whose messages wait here is nobody's.
+                self.link.dispatch(&mut self.domain);
+            }
+        }
+        true
     }
 
     /// What the command line asked for.
@@ -451,6 +485,7 @@ impl Host {
     fn park(&mut self) {
         let since = clock::now().0;
         let epoch = self.control().epoch();
+        self.waking.clear();
         self.control().set_parked(Side::Host, epoch);
         self.control().set_ready(Side::Host, epoch);
         if self.recover(epoch).is_err() {

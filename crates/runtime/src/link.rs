@@ -155,6 +155,11 @@ impl Link {
         self.tx_bell.ring();
     }
 
+    /// Whether the other side sleeps in the kernel.
+    pub fn other_sleeps(&self) -> bool {
+        self.tx_bell.sleepers() > 0
+    }
+
     /// The bell that the other side rings.
     pub fn bell(&self) -> &Doorbell {
         &self.rx_bell

@@ -1,9 +1,7 @@
 //! What a domain process works with: its actors, the owner records, the stamps of migrations, the planned
 //! death of a test. It is the domain's environment; the device's adds the model's idea of time.
 
-use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 use osier_actor::{Arena, Runner};
 use osier_device::{Compute, Engine};
@@ -11,13 +9,12 @@ use osier_domain::message::Request;
 use osier_domain::migrate::{CheckpointError, GLOBALS_MAX};
 use osier_domain::{ActorId, Call, Direction, Env, Nanos, Outcome, OwnerRecord, STREAMS_MAX, Side, Status, Step, Tag};
 
-use osier_pmr::{Doorbell, Waiter};
-
 use crate::bootstrap::Crash;
 use crate::client::note_failure;
 use crate::clock;
 use crate::control::{Control, FOUND_ASLEEP, FOUND_AWAITED, FOUND_MID_REQUEST, Stamp};
 use crate::record::Record;
+use crate::rest::Rest;
 
 /// How often a stage that waits for a device in thermal shutdown looks again.
 const SHUTDOWN_LOOK_NS: u64 = 1_000_000;
@@ -100,8 +97,8 @@ pub struct Machine {
     pub drain_max_ns: u64,
     /// How each actor's chunks are cut where a model says how long they are.
     chunks: Vec<Chunk>,
-    /// From when to when, in nanoseconds, its thread last slept in the kernel.
-    slept: Range<u64>,
+    /// How its thread waits.
+    pub rest: Rest,
     crash: Option<Crash>,
     passed: u64,
 }
@@ -111,6 +108,7 @@ impl Machine {
     pub fn new(side: Side, runner: Runner, records: Vec<Record>, control: Control) -> Machine {
         let arena = runner.arena().clone();
         let records_count = records.len();
+        let rest = Rest::new(side, control.clone());
         let engines = vec![Engine::Wasm; records_count];
         Machine {
             side,
@@ -121,27 +119,10 @@ impl Machine {
             engines,
             drain_max_ns: u64::MAX,
             chunks: vec![Chunk::default(); records_count],
-            slept: 0..0,
+            rest,
             crash: None,
             passed: 0,
         }
-    }
-
-    /// Waits for the bell, `look` or the time limit; since when, and whether that was a sleep.
-    pub fn wait(
-        &mut self,
-        waiter: &mut Waiter,
-        bell: &Doorbell,
-        limit: Duration,
-        look: impl Fn() -> bool,
-    ) -> (u64, bool) {
-        let (since, sleeps) = (clock::now().0, waiter.counts().sleeps);
-        waiter.wait_for(bell, limit, || look().then_some(()));
-        let slept = waiter.counts().sleeps > sleeps;
-        if slept {
-            self.slept = since..clock::now().0;
-        }
-        (since, slept)
     }
 
     /// Plans a death, if it is this domain's.
@@ -285,10 +266,11 @@ impl Env for Turn<'_> {
 
     fn adopted(&mut self, actor: ActorId, mid_request: bool, awaited: bool) {
         let machine = &*self.machine;
-        let asleep = machine.slept.contains(&machine.control.stamped(actor, Stamp::Ready));
+        let asleep = machine.rest.slept_at(machine.control.stamped(actor, Stamp::Decided));
         let bits = [(mid_request, FOUND_MID_REQUEST), (awaited, FOUND_AWAITED), (asleep, FOUND_ASLEEP)];
         let found = bits.iter().filter(|(holds, _)| *holds).fold(0, |found, (_, bit)| found | bit);
         machine.control.stamp(actor, Stamp::Found, found);
+        machine.rest.arrived();
     }
 
     fn first_begins(&mut self, actor: ActorId) {

@@ -399,6 +399,11 @@ impl Setup {
         Ok(())
     }
 
+    /// Whether an operation of the media may wait for a disk.
+    pub fn media_may_wait(&self) -> bool {
+        matches!(self.superblock.media, MediaKind::File | MediaKind::Block(_))
+    }
+
     /// Whether what was programmed is still there when the device's process is not.
     pub fn media_outlive_their_process(&self) -> bool {
         matches!(self.superblock.media, MediaKind::File | MediaKind::Block(_))

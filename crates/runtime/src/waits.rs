@@ -16,12 +16,12 @@ const LOOK_NS: u64 = 1_000_000;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spent {
-    /// Turns of the loop, without the next.
+    /// Turns of the loop.
     pub work_ns: u64,
-    /// Reading, programming and erasing the media.
-    pub media_ns: u64,
     /// Waiting for a time: of the model on the device; of the rate that is let in, or a tenant's share, on the host.
     pub due_ns: u64,
+    /// Waiting while a read, program or erase of the media took longer than the model says.
+    pub media_ns: u64,
     /// Waiting for the media to sync.
     pub sync_ns: u64,
     /// Waiting for the other domain.
@@ -38,22 +38,17 @@ pub struct Spent {
 impl Spent {
     /// The time that the parts span.
     pub fn total_ns(&self) -> u64 {
-        self.work_ns + self.media_ns + self.due_ns + self.sync_ns + self.idle_ns + self.late_ns
+        self.work_ns + self.due_ns + self.media_ns + self.sync_ns + self.idle_ns + self.late_ns
     }
 
-    /// At least so long it was not ready to run, did not wait, did not run, and was not at its media.
+    /// At least so long it was not ready to run, did not wait, and did not run.
     fn held_ns(&self) -> u64 {
-        (self.absent_ns - self.ready_ns).saturating_sub(self.media_ns)
-    }
-
-    /// At least so long it was not ready to run, did not wait, did not run, and was at its media.
-    fn held_at_media_ns(&self) -> u64 {
-        (self.absent_ns - self.ready_ns).saturating_sub(self.work_ns + self.late_ns)
+        self.absent_ns - self.ready_ns
     }
 
     /// At most so long it ran and did not poll.
     fn ran_ns(&self) -> u64 {
-        (self.work_ns + self.media_ns).saturating_sub(self.absent_ns)
+        self.work_ns.saturating_sub(self.absent_ns)
     }
 }
 
@@ -62,6 +57,8 @@ impl Spent {
 pub enum Reason {
     /// A time.
     Due,
+    /// A read, program or erase of the media.
+    Media,
     /// The media's sync.
     Sync,
     /// The other domain.
@@ -76,7 +73,7 @@ pub const ACCOUNT_WORDS: usize = 10;
 pub struct Account {
     /// Up to when, in nanoseconds of the monotonic clock.
     at: u64,
-    /// The parts: work, media, due, sync, idle, late.
+    /// The parts: work, due, media, sync, idle, late.
     parts: [u64; 6],
     /// Of the waits, those that were spent polling.
     polled: u64,
@@ -88,32 +85,32 @@ pub struct Account {
 impl Account {
     /// As words.
     pub fn words(&self) -> [u64; ACCOUNT_WORDS] {
-        let [work, media, due, sync, idle, late] = self.parts;
-        [self.at, work, media, due, sync, idle, late, self.polled, self.ran, self.ready]
+        let [work, due, media, sync, idle, late] = self.parts;
+        [self.at, work, due, media, sync, idle, late, self.polled, self.ran, self.ready]
     }
 
     /// From words.
     pub fn from_words(words: [u64; ACCOUNT_WORDS]) -> Account {
-        let [at, work, media, due, sync, idle, late, polled, ran, ready] = words;
-        Account { at, parts: [work, media, due, sync, idle, late], polled, ran, ready }
+        let [at, work, due, media, sync, idle, late, polled, ran, ready] = words;
+        Account { at, parts: [work, due, media, sync, idle, late], polled, ran, ready }
     }
 
     /// What was done since an earlier account.
     fn since(&self, earlier: &Account) -> Spent {
         let part = |index: usize| self.parts[index].saturating_sub(earlier.parts[index]);
-        let [work, media, due, sync, idle, late] = std::array::from_fn(part);
+        let [work, due, media, sync, idle, late] = std::array::from_fn(part);
         let ran = self.ran.saturating_sub(earlier.ran);
         // A process that polls runs while it waits.
         let worked = ran.saturating_sub(self.polled.saturating_sub(earlier.polled));
-        let ready = self.ready.saturating_sub(earlier.ready).min(work + media + due + sync + idle + late);
+        let ready = self.ready.saturating_sub(earlier.ready).min(work + due + media + sync + idle + late);
         Spent {
             work_ns: work,
-            media_ns: media,
             due_ns: due,
+            media_ns: media,
             sync_ns: sync,
             idle_ns: idle,
             late_ns: late,
-            absent_ns: (work + media + late).saturating_sub(worked).max(ready),
+            absent_ns: (work + late).saturating_sub(worked).max(ready),
             ready_ns: ready,
         }
     }
@@ -131,8 +128,7 @@ struct Wait {
 /// Keeps the account of one loop.
 pub struct Meter {
     account: Account,
-    /// Of the present turn.
-    media: u64,
+    /// How the present turn ended.
     wait: Option<Wait>,
     schedule: clock::Schedule,
     /// What the kernel had counted for this process when it last asked, and when that was.
@@ -146,14 +142,7 @@ impl Meter {
         let mut account = former.unwrap_or(Account { at: now, ..Account::default() });
         account.parts[5] += now.saturating_sub(account.at);
         account.at = account.at.max(now);
-        Meter {
-            account,
-            media: 0,
-            wait: None,
-            schedule: clock::Schedule::of_this_process(),
-            counted: [0; 2],
-            looked: 0,
-        }
+        Meter { account, wait: None, schedule: clock::Schedule::of_this_process(), counted: [0; 2], looked: 0 }
     }
 
     /// A turn begins: the time since the one before goes where it belongs.
@@ -162,22 +151,15 @@ impl Meter {
         let parts = &mut self.account.parts;
         let wait = self.wait.take();
         let worked = wait.map_or(now, |w| w.begun.clamp(self.account.at, now)) - self.account.at;
-        let media = std::mem::take(&mut self.media).min(worked);
-        parts[0] += worked - media;
-        parts[1] += media;
+        parts[0] += worked;
         if let Some(wait) = wait {
             let waited = now - self.account.at - worked;
             let wanted = waited.min(wait.asked);
-            parts[2 + wait.reason as usize] += wanted;
+            parts[1 + wait.reason as usize] += wanted;
             parts[5] += waited - wanted;
             self.account.polled += if wait.slept { 0 } else { wanted };
         }
         self.account.at = now;
-    }
-
-    /// So much of the present turn went to the media.
-    pub fn media(&mut self, ns: u64) {
-        self.media += ns;
     }
 
     /// The present turn ends with a wait that was to take `asked` at most.
@@ -234,12 +216,9 @@ impl Gap {
                 "the device's process was held: its processor was taken away below the kernel, or it was stopped",
                 device.held_ns(),
             ),
-            (
-                "the device's process was held at its media: by the disk, or its processor was taken away",
-                device.held_at_media_ns(),
-            ),
             ("the model: a stage, the link, the controller or the flash was at work", device.due_ns),
             ("the scheduler's rate or a tenant's share held requests back", host.due_ns),
+            ("the media were read, programmed or erased: the disk held them, or their thread", device.media_ns),
             ("the media were synced", device.sync_ns),
             ("the device's process worked", device.ran_ns()),
             ("the host's process worked", host.ran_ns()),
@@ -325,10 +304,9 @@ mod tests {
             let (mut meter, mut now) = (meter(1_000), 1_000);
             let mut accounts = vec![meter.account()];
             for _ in 0..50 {
-                meter.media(next(300));
                 now += next(500);
                 if next(2) == 0 {
-                    let reason = [Reason::Due, Reason::Sync, Reason::Idle][next(3) as usize];
+                    let reason = [Reason::Due, Reason::Media, Reason::Sync, Reason::Idle][next(4) as usize];
                     meter.waited(reason, now, next(400), next(2) == 0);
                     now += next(800);
                 }
@@ -347,20 +325,21 @@ mod tests {
     fn each_span_goes_where_it_belongs() {
         let mut meter = meter(0);
         let begin = meter.account();
-        meter.media(30);
         meter.waited(Reason::Sync, 100, 50, true);
         meter.turn(170);
         meter.waited(Reason::Due, 180, 50, false);
         meter.turn(200);
+        meter.waited(Reason::Media, 200, 50, true);
+        meter.turn(230);
         let spent = meter.account().since(&begin);
         let expected = Spent {
-            work_ns: 70 + 10,
-            media_ns: 30,
+            work_ns: 100 + 10,
             sync_ns: 50,
             late_ns: 20,
             due_ns: 20,
+            media_ns: 30,
             // The kernel says that it never ran.
-            absent_ns: 70 + 10 + 30 + 20,
+            absent_ns: 100 + 10 + 20,
             ..Spent::default()
         };
         assert_eq!(spent, expected);
@@ -371,7 +350,7 @@ mod tests {
 
     #[test]
     fn the_longest_gap_has_what_both_did_in_it_and_its_cause() {
-        let account = |at, work, due, ran| Account { at, parts: [work, 0, due, 0, 0, 0], ran, ..Account::default() };
+        let account = |at, work, due, ran| Account { at, parts: [work, due, 0, 0, 0, 0], ran, ..Account::default() };
         let about = || ("write".to_owned(), 500);
         let mut gaps = Gaps::default();
         gaps.completed(0, account(100, 100, 0, 100), Some(account(90, 90, 0, 90)), about);
@@ -397,12 +376,12 @@ mod tests {
     fn the_cause_is_what_took_the_longest_for_certain() {
         let cause = |host: Spent, device: Spent| Gap { ns: 100, host, device, ..Gap::default() }.cause();
         let (idle, none) = (Spent { idle_ns: 100, ..Spent::default() }, Spent::default());
-        let of = |work_ns, media_ns, absent_ns, ready_ns| Spent { work_ns, media_ns, absent_ns, ready_ns, ..none };
+        let of = |work_ns, absent_ns, ready_ns| Spent { work_ns, absent_ns, ready_ns, ..none };
         for (device, words, ns) in [
-            (of(60, 40, 0, 0), "the device's process worked", 100),
-            (of(60, 40, 90, 80), "other programs had the processor of the device's", 80),
-            (of(60, 40, 90, 10), "the device's process was held: ", 40),
-            (of(10, 90, 90, 0), "the device's process was held at its media", 80),
+            (of(100, 0, 0), "the device's process worked", 100),
+            (of(100, 90, 80), "other programs had the processor of the device's", 80),
+            (of(100, 90, 10), "the device's process was held: ", 80),
+            (Spent { media_ns: 60, due_ns: 40, ..none }, "the media were read, programmed or erased", 60),
             (Spent { sync_ns: 70, due_ns: 30, ..none }, "the media were synced", 70),
             (Spent { sync_ns: 30, due_ns: 70, ..none }, "the model: ", 70),
             // It may be longer than the gap, as the device's account is.
@@ -412,6 +391,6 @@ mod tests {
             assert!(what.starts_with(words) && found == ns, "{device:?}: {what}, {found}");
         }
         assert!(cause(Spent { due_ns: 80, ..none }, idle).0.starts_with("the scheduler's rate"));
-        assert!(cause(of(80, 0, 0, 0), idle).0.starts_with("the host's process worked"));
+        assert!(cause(of(80, 0, 0), idle).0.starts_with("the host's process worked"));
     }
 }

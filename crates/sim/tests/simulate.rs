@@ -6,12 +6,16 @@ use std::ops::ControlFlow;
 
 use osier_device::Profile;
 use osier_flash::page::FillPattern;
-use osier_sim::run::{Io, Limits, Load, Options, Precondition, RunReport, SimulateError, WarmUp, Watch, simulate};
+use osier_sim::run::{
+    FillMethod, Io, Limits, Load, Options, Precondition, RunReport, SimulateError, WarmUp, Watch, simulate,
+};
 use osier_sim::trace::{ReadOptions, Remap, Speed, TraceReader, unpack};
 use osier_sim::workload::Workload;
 use serde_json::Value;
 
 const CAPACITY: u64 = 1 << 30;
+const FULL: Precondition =
+    Precondition { fill_permille: 1000, pattern: FillPattern::UniformRandom, method: FillMethod::Analytic };
 
 /// Two tenants, one of loads and stores and one of block commands, for as many requests each.
 fn mixed(requests: u64) -> Workload {
@@ -70,7 +74,7 @@ fn small() -> Options {
 }
 
 fn full() -> Options {
-    let precondition = Some(Precondition { fill_permille: 1000, pattern: FillPattern::UniformRandom });
+    let precondition = Some(FULL);
     Options { precondition, ..small() }
 }
 
@@ -311,6 +315,51 @@ fn a_trace_is_replayed_with_its_bad_lines_counted_and_its_addresses_mapped() {
     assert!(closed.run.span_ns * 10 < open.run.span_ns, "without its times it ends sooner");
 }
 
+/// Whoever ends a fill after so many pages.
+struct EndsFill {
+    after: u64,
+    heard: Vec<(u64, u64)>,
+}
+
+impl Watch for EndsFill {
+    fn preconditioning(&mut self, written: u64, all: u64) -> ControlFlow<()> {
+        self.heard.push((written, all));
+        if written < self.after { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    }
+}
+
+#[test]
+fn the_analytic_fill_is_what_the_writes_come_to() {
+    let workload = writes(200_000);
+    let simulated = Precondition { method: FillMethod::Simulated, ..FULL };
+    let text = Profile::built_in_text("cylon").unwrap();
+    let set = ["geometry.channels=2", "geometry.chips_per_channel=2", "ftl.over_provisioning_permille=150"];
+    let set = set.map(|text| osier_device::parse_override(text).unwrap());
+    let profile = Profile::parse_with("cylon", text, &set).unwrap();
+    let of = |fill| run(&profile, &workload, &Options { precondition: Some(fill), ..small() });
+    let (closed_form, written) = (of(FULL), of(simulated));
+    let waf = [&closed_form, &written].map(|report| report.flash.waf_ppm.unwrap());
+    assert!(waf[0].abs_diff(waf[1]) * 25 < waf[1], "{waf:?}");
+    let rate = [&closed_form, &written].map(|report| report.run.requests_per_second);
+    assert!(rate[0].abs_diff(rate[1]) * 20 < rate[1], "{rate:?}");
+    assert_eq!(written.device.precondition.as_deref(), Some("100% random, simulated"));
+    // The run's time and counts begin behind the fill; its wear stays.
+    assert!(written.run.span_ns < 2 * closed_form.run.span_ns);
+    assert_eq!(written.run.requests, 200_000);
+    assert!(written.flash.erases.mean_ppm > closed_form.flash.erases.mean_ppm + 1_000_000);
+    Schema::load().check(&written.to_json()).unwrap();
+    // In order every superblock is full, either way; the fill can be ended, and says how far it is.
+    let sequential = Precondition { pattern: FillPattern::Sequential, ..simulated };
+    let once = run(&cylon(), &mixed(500), &Options { precondition: Some(sequential), ..small() });
+    assert!(once.flash.erases.mean_ppm < 1_000_000, "{}", once.flash.erases.mean_ppm);
+    let mut watch = EndsFill { after: 50_000, heard: Vec::new() };
+    let load = Load::Workload { name: "test", workload: &workload };
+    let ended = simulate(&cylon(), load, &Options { precondition: Some(simulated), ..small() }, &mut watch);
+    assert!(matches!(ended, Err(SimulateError::Drive(_))));
+    let pages = CAPACITY / 4096;
+    assert!(watch.heard.len() > 3 && watch.heard.iter().all(|(_, all)| *all == 9 * pages), "{:?}", watch.heard);
+}
+
 #[test]
 fn what_cannot_be_is_refused_before_anything_runs() {
     let workload = mixed(10);
@@ -320,7 +369,7 @@ fn what_cannot_be_is_refused_before_anything_runs() {
     assert!(matches!(error, SimulateError::Device { .. }) && error.to_string().contains("cylon"), "{error}");
     let error = refused(Options { addresses: Remap::Compact, ..small() });
     assert!(matches!(error, SimulateError::CompactWorkload), "{error}");
-    let precondition = Some(Precondition { fill_permille: 1001, pattern: FillPattern::Sequential });
+    let precondition = Some(Precondition { fill_permille: 1001, ..FULL });
     let error = refused(Options { precondition, ..small() });
     assert!(error.to_string().contains("fill_permille"), "{error}");
 }

@@ -8,12 +8,14 @@ pub mod domain;
 pub mod exp;
 pub mod fault;
 pub mod replay;
+pub mod run;
 pub mod sched;
 pub mod serve;
 pub mod sim;
 pub mod soak;
 pub mod sweep;
 pub mod trace;
+pub mod window;
 
 use std::path::PathBuf;
 
@@ -79,6 +81,11 @@ impl Context {
     }
 }
 
+/// A key of a profile and what it is set to.
+fn parse_setting(text: &str) -> Result<(String, toml::Value), String> {
+    osier_device::profile::parse_override(text).map_err(|error| error.to_string())
+}
+
 /// Does what was asked.
 ///
 /// # Errors
@@ -88,6 +95,8 @@ pub fn run(command: Command, context: &Context) -> anyhow::Result<Exit> {
         Command::Device(command) => device::run(command, context),
         Command::Demo(args) => demo::run(&args, context),
         Command::Serve(args) => serve::run(&args, context),
+        Command::Window(command) => window::run(&command, context),
+        Command::Run(args) => run::run(&args, context),
         Command::Actor(command) => actor::run(&command, context),
         Command::Sched(command) => sched::run(command, context),
         Command::Replay(args) => replay::run(&args, context),

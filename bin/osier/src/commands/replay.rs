@@ -13,6 +13,7 @@ use serde_json::json;
 
 use super::Context;
 use crate::exit::{Exit, Failure};
+use crate::units::parse_bytes;
 
 /// Replay a recorded device core in virtual time and compare every output
 ///
@@ -23,6 +24,10 @@ use crate::exit::{Exit, Failure};
 pub struct ReplayArgs {
     /// The recording
     file: PathBuf,
+    /// Most memory that the recorded device may take: 60 bytes for each of its blocks of 4 KiB, its write buffer, and
+    /// the bytes of what is under way
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "4GiB")]
+    memory: u64,
 }
 
 /// What came of it.
@@ -38,7 +43,7 @@ struct Found {
 /// # Errors
 /// A file that is no sound recording; a core that does otherwise than it did.
 pub fn run(args: &ReplayArgs, context: &Context) -> Result<Exit> {
-    let mut replay = Replay::new();
+    let mut replay = Replay::new(args.memory);
     let begun = std::time::Instant::now();
     let outcome = replay_file(&args.file, &mut replay);
     replay.finish();
@@ -47,7 +52,7 @@ pub fn run(args: &ReplayArgs, context: &Context) -> Result<Exit> {
     let found = Found { lives, torn_bytes, seconds: begun.elapsed().as_secs_f64() };
     if context.json {
         println!("{}", json_of(&found, outcome.as_ref().err()));
-    } else {
+    } else if !found.lives.is_empty() {
         print!("{}", text_of(&found));
     }
     match outcome {

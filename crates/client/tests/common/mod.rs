@@ -1,15 +1,15 @@
 //! A device in a process of its own: this very test program, started again with one test that serves.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Lines};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use osier_device::Profile;
 use osier_device::profile::parse_override;
-use osier_device::window::Reserve;
-use osier_front::window::{ServeOptions, Server};
+use osier_device::window::{ByteMedia, Reserve};
+use osier_front::window::{FileStore, ServeOptions, Server};
 use osier_pmr::WaitPolicy;
 
 /// What the device's process finds in its environment.
@@ -17,36 +17,60 @@ const SOCKET: &str = "OSIER_TEST_SOCKET";
 const OVERRIDES: &str = "OSIER_TEST_OVERRIDES";
 const PAGES: &str = "OSIER_TEST_PAGES";
 const ROT: &str = "OSIER_TEST_ROT";
+const MEDIA: &str = "OSIER_TEST_MEDIA";
 
 /// A device that runs.
 pub struct Device {
     process: Child,
+    /// Open as long as the device runs: a test that takes long says so there.
+    _said: Lines<BufReader<ChildStdout>>,
     directory: tempfile::TempDir,
 }
 
 impl Device {
     /// A device of so many pages with a cache of so many, and a page of whose flash a bit flips after each eviction.
     pub fn start(pages: u64, cache: u64, rot: Option<u64>) -> Device {
-        let directory = tempfile::tempdir().unwrap();
-        let overrides = [
-            format!("cache.size={{bytes={}}}", cache * 4096),
-            "geometry.channels=2".to_owned(),
-            "geometry.chips_per_channel=2".to_owned(),
-            "geometry.pages_per_block=32".to_owned(),
-            "ftl.over_provisioning_permille=300".to_owned(),
-            "cache.pinned_pages_max=16".to_owned(),
+        let small = [
+            "geometry.channels=2",
+            "geometry.chips_per_channel=2",
+            "geometry.pages_per_block=32",
+            "ftl.over_provisioning_permille=300",
+            "cache.pinned_pages_max=16",
         ];
+        Device::launch(pages, cache, &small, |command| {
+            if let Some(page) = rot {
+                command.env(ROT, page.to_string());
+            }
+        })
+    }
+
+    /// A device whose flash is a file in a directory.
+    pub fn start_in_file(pages: u64, cache: u64, media: &Path) -> Device {
+        Device::launch(pages, cache, &[], |command| _ = command.env(MEDIA, media))
+    }
+
+    fn launch(pages: u64, cache: u64, overrides: &[&str], more: impl FnOnce(&mut Command)) -> Device {
+        let directory = tempfile::tempdir().unwrap();
+        let overrides = format!("cache.size={{bytes={}}}\n{}", cache * 4096, overrides.join("\n"));
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["serve_the_device", "--exact", "--nocapture"]).stdin(Stdio::null()).stdout(Stdio::piped());
-        command.env(SOCKET, socket(directory.path())).env(OVERRIDES, overrides.join("\n"));
+        command.env(SOCKET, socket(directory.path())).env(OVERRIDES, overrides);
         command.env(PAGES, pages.to_string());
-        if let Some(page) = rot {
-            command.env(ROT, page.to_string());
-        }
+        more(&mut command);
         let mut process = command.spawn().unwrap();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap().contains("serving")), "the device serves");
-        Device { process, directory }
+        Device { process, _said: lines, directory }
+    }
+
+    /// Bytes of memory that are the device's own, or shared, and those of its page tables.
+    pub fn memory(&self) -> (u64, u64) {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
+        let bytes = |key: &str| {
+            let line = status.lines().find(|line| line.starts_with(key)).unwrap();
+            line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+        };
+        (bytes("VmRSS:"), bytes("VmPTE:"))
     }
 
     /// Where it serves.
@@ -87,7 +111,13 @@ pub fn serve() {
         idle_bytes_max: 64 * 4096,
         seed: 1,
     };
-    let mut server = Server::new(&config, &options).unwrap();
+    let media = match std::env::var_os(MEDIA) {
+        Some(directory) => {
+            ByteMedia::with_store(&config.flash, Box::new(FileStore::new(Path::new(&directory)).unwrap()))
+        }
+        None => ByteMedia::new(&config.flash),
+    };
+    let mut server = Server::with_media(&config, &options, media).unwrap();
     println!("serving");
     match std::env::var(ROT).ok().map(|page| page.parse().unwrap()) {
         None => server.run(&Arc::new(AtomicBool::new(false))),

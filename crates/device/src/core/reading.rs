@@ -116,9 +116,7 @@ impl<B: Bytes> Device<B> {
     /// if stages run on the device, stored ones if they run on the host.
     pub fn submit_read(&mut self, now: Nanos, id: CommandId, slba: Lba, blocks: u32, crossing: Crossing) {
         self.begin(now);
-        let checked = self.check_range(slba, u64::from(blocks));
-        let checked = checked.and(if blocks <= READ_BLOCKS_MAX { Ok(()) } else { Err(Status::INVALID_FIELD) });
-        if let Err(status) = checked {
+        if let Err(status) = self.check_read(slba, blocks) {
             return self.answer(now, id, status, 0);
         }
         let command = ReadCommand {
@@ -134,6 +132,16 @@ impl<B: Bytes> Device<B> {
         };
         let slot = self.reads.insert(command);
         self.look_up(now, slot);
+    }
+
+    fn check_read(&self, slba: Lba, blocks: u32) -> Result<(), Status> {
+        self.check_range(slba, u64::from(blocks))?;
+        if blocks <= READ_BLOCKS_MAX { Ok(()) } else { Err(Status::INVALID_FIELD) }
+    }
+
+    /// Whether a read of these blocks would be refused at once.
+    pub(crate) fn refuses_read(&self, slba: Lba, blocks: u32) -> bool {
+        self.check_read(slba, blocks).is_err()
     }
 
     /// Looks up reads anew that the flash could not take.

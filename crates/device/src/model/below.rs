@@ -6,7 +6,8 @@ use osier_cache::{ALL_LINES, Compaction, PageMap, Presence};
 use osier_flash::page::{Completed, Done, Outcome as Asked, Refused, RequestId, Status};
 
 use super::agenda::Event;
-use super::pages::{Blocked, Page};
+use super::blocked::Blocked;
+use super::pages::Page;
 use super::planted::Bug;
 use super::slab::{NONE, Slab};
 use super::{Causes, Model, Op, Outcome, PAGE_BYTES};
@@ -281,6 +282,7 @@ impl Model {
     fn drained(&mut self, page: u64, fill: u32) {
         let Some(cache) = &mut self.cache else { unreachable!("pages leave a cache") };
         cache.drained(page);
+        self.freed(page);
         if fill == NONE {
             self.retry = true;
         } else {
@@ -498,7 +500,7 @@ impl Model {
     pub(super) fn begin_trim(&mut self, job: u32) {
         self.jobs[job].left += 1;
         if !self.trim(job) {
-            self.blocked.push_back(Blocked::Trim(job));
+            self.block(Blocked::Trim(job));
         }
     }
 

@@ -295,6 +295,7 @@ impl Model {
         }
         self.fills.of_frame[filling.frame as usize] = 0;
         self.fills.table.remove(number);
+        self.freed(filling.page);
         self.retry |= !self.blocked.is_empty();
         let mut next = filling.first;
         while next != NONE {

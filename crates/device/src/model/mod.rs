@@ -9,7 +9,8 @@
 //! 1. `front`: over the link, through the controller, and back over the link when all of its pages are done;
 //! 2. `pages`: each page meets the cache, or goes around it; misses become fills;
 //! 3. `fill`: a page comes from the flash into a frame, once what was in the frame is safe;
-//! 4. `below`: reads and programs of the flash, the write log's compaction, flushes and trims.
+//! 4. `blocked`: what the cache or the flash could not take is tried again;
+//! 5. `below`: reads and programs of the flash, the write log's compaction, flushes and trims.
 //!
 //! Invariants:
 //! - a page that leaves the cache dirty is handed to the flash as a program, and its frame takes no new bytes before
@@ -23,6 +24,7 @@ pub mod config;
 
 mod agenda;
 mod below;
+mod blocked;
 mod fill;
 mod front;
 mod pages;
@@ -30,7 +32,7 @@ mod planted;
 mod slab;
 mod stats;
 
-use std::collections::VecDeque;
+use std::ops::ControlFlow;
 
 use osier_cache::{Cache, CommandError, Evicted, Eviction, Prefetched};
 use osier_flash::Nanos;
@@ -39,9 +41,9 @@ use osier_link::Link;
 
 use agenda::{Agenda, Event};
 use below::Below;
+use blocked::BlockedQueue;
 use fill::Fills;
 use front::{Front, Job};
-use pages::Blocked;
 use slab::Slab;
 
 pub use command::{Causes, Command, Completed, Met, Op, Outcome};
@@ -118,7 +120,7 @@ pub struct Model {
     fills: Fills,
     below: Below,
     /// What waits for a frame, for a page that is leaving, or for the log.
-    blocked: VecDeque<Blocked>,
+    blocked: BlockedQueue,
     /// Whether something happened that what is blocked may have waited for.
     retry: bool,
     completed: Vec<Completed>,
@@ -167,7 +169,7 @@ impl Model {
             link,
             fills: Fills::new(config, frames),
             below: Below::new(),
-            blocked: VecDeque::new(),
+            blocked: BlockedQueue::default(),
             retry: false,
             completed: Vec::new(),
             counts: Counts::default(),
@@ -195,6 +197,25 @@ impl Model {
     /// When the flash was written before, or the share is above 1,000.
     pub fn precondition(&mut self, fill_permille: u32, pattern: FillPattern, seed: u64) -> Result<(), ModelError> {
         Ok(self.ftl.precondition(fill_permille, pattern, seed)?)
+    }
+
+    /// The same by simulating the writes, past link and cache. The clock is where they end, which it gives; `look`
+    /// hears how many of how many pages are written, and may end it.
+    ///
+    /// # Errors
+    /// As [`Model::precondition`], and when the flash fails for good under the writes.
+    pub fn precondition_by_writing(
+        &mut self,
+        fill_permille: u32,
+        pattern: FillPattern,
+        seed: u64,
+        look: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<(), Nanos>, ModelError> {
+        let ended = self.ftl.precondition_by_writing(fill_permille, pattern, seed, look)?;
+        if let ControlFlow::Continue(now) = ended {
+            self.now = self.now.max(now);
+        }
+        Ok(ended)
     }
 
     /// Begins a command. `now` must not fall from call to call; an earlier one is taken for the latest there was.
@@ -325,6 +346,7 @@ impl Model {
     /// When it is not there or not pinned.
     pub fn unpin(&mut self, now: Nanos, page: u64) -> Result<(), CacheRefused> {
         self.cache_at(now, page)?.unpin(page)?;
+        self.freed(page);
         self.retry_blocked();
         Ok(())
     }
@@ -382,6 +404,7 @@ impl Model {
         if evicted.is_dirty {
             self.drain(evicted.page, slab::NONE);
         } else {
+            self.freed(evicted.page);
             self.retry = true;
         }
     }

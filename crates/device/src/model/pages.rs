@@ -2,6 +2,7 @@
 
 use osier_cache::{ALL_LINES, Op as CacheOp, Outcome as Asked, Prefetched, Presence};
 
+use super::blocked::Blocked;
 use super::config::BlockCommands;
 use super::front::LINE_BYTES;
 use super::planted::Bug;
@@ -14,17 +15,6 @@ pub(super) struct Page {
     pub page: u64,
     /// What is done to which lines.
     pub op: CacheOp,
-}
-
-/// What has to be tried again.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Blocked {
-    /// A page that the cache could not take.
-    Page(Page),
-    /// A read of the flash that it had no room for: first page and how many.
-    Read { job: u32, first: u64, pages: u32 },
-    /// A trim of which a page is on its way somewhere.
-    Trim(u32),
 }
 
 /// The lines of a page that bytes from `start` to `end` of it touch, one bit each; of the whole page, all of any page.
@@ -88,15 +78,11 @@ impl Model {
             let page = self.page_at(job, next);
             if !self.ask_cache(page) {
                 self.block(Blocked::Page(page));
+                self.counts.blocked += 1;
             }
             next += 1;
         }
         self.start_reads();
-    }
-
-    fn block(&mut self, what: Blocked) {
-        self.blocked.push_back(what);
-        self.counts.blocked += 1;
     }
 
     /// Asks the cache for a page; `false` means that it has to be asked again.
@@ -236,6 +222,7 @@ impl Model {
         }
         if !self.read_part(job, first, pages) {
             self.block(Blocked::Read { job, first, pages });
+            self.counts.blocked += 1;
         }
     }
 
@@ -269,38 +256,11 @@ impl Model {
         self.program_part(page.job, page.page, 1, Causes::default(), self.now.0);
     }
 
-    /// Tries again what is blocked, in the order of its coming. Where all frames are one set, what is first holds the
-    /// others back.
-    pub(super) fn retry_blocked(&mut self) {
-        self.retry = false;
-        let one_set = self.cache.as_ref().is_none_or(|cache| cache.shape().sets == 1);
-        let mut left = self.blocked.len();
-        while left > 0 {
-            left -= 1;
-            let Some(first) = self.blocked.front().copied() else { break };
-            let done = self.try_again(first);
-            if !done && one_set {
-                break;
-            }
-            self.blocked.pop_front();
-            if !done {
-                self.blocked.push_back(first);
-            }
+    pub(super) fn ask_cache_again(&mut self, page: Page) -> bool {
+        let done = self.ask_cache(page);
+        if done {
+            self.met(page.job, Met::Miss);
         }
-        self.start_reads();
-    }
-
-    fn try_again(&mut self, what: Blocked) -> bool {
-        match what {
-            Blocked::Page(page) => {
-                let done = self.ask_cache(page);
-                if done {
-                    self.met(page.job, Met::Miss);
-                }
-                done
-            }
-            Blocked::Read { job, first, pages } => self.read_part(job, first, pages),
-            Blocked::Trim(job) => self.trim(job),
-        }
+        done
     }
 }

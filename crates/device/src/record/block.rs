@@ -66,7 +66,7 @@ pub enum RecordingError {
         what: String,
     },
     /// It cannot be read.
-    #[error("reading the recording failed at byte {at}: {source}")]
+    #[error("reading the recording failed at byte {at}")]
     Io {
         /// Where.
         at: u64,

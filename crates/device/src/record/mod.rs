@@ -13,6 +13,7 @@
 //!    refuses it, and then the recording ends and says so.
 
 mod block;
+mod bounds;
 mod input;
 mod replay;
 mod stand_in;

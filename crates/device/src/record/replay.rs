@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use osier_flash::{MediaError, MediaOpKind, MediaResult, Nanos, OpId};
 
 use super::block::{BlockHeader, RecordingError};
+use super::bounds::{Refusal, UnderWay, core_bytes};
 use super::input::{self, Digest, Input, KINDS, Op};
 use super::stand_in::{STAND_IN_BYTES_MIN, stand_in};
 use super::wire::Reader;
@@ -36,6 +37,17 @@ pub enum ReplayError {
     /// The core does otherwise than it did.
     #[error("the replay differs from the recording: {0}")]
     Differs(Difference),
+    /// It is of a larger device than may be made here.
+    #[error(
+        "the recorded device needs {bytes} bytes of memory for its map, its write buffer and what is under way, and the \
+         replay may take {bytes_max}; allow more by `--memory SIZE`"
+    )]
+    Memory {
+        /// Bytes that are needed.
+        bytes: u64,
+        /// Bytes that may be taken.
+        bytes_max: u64,
+    },
 }
 
 /// How the recording of a life ends.
@@ -89,8 +101,15 @@ struct Making {
 /// What is known of the media's bytes, by address. Parts that overlap say the same.
 #[derive(Default)]
 struct Parts {
-    by_address: BTreeMap<u64, Vec<u8>>,
+    by_address: BTreeMap<u64, Part>,
     longest: u64,
+}
+
+/// Bytes that were recorded, or what stands in for a payload: that is made when it is read, so that a recording asks
+/// for no more memory than it has bytes.
+enum Part {
+    Bytes(Vec<u8>),
+    Payload { bytes: u32, checksum: u32 },
 }
 
 /// A replay under way.
@@ -99,6 +118,8 @@ pub struct Replay {
     making: Making,
     /// Operations that the media have not answered.
     asked: BTreeMap<OpId, Asked>,
+    under_way: UnderWay,
+    memory_bytes_max: u64,
     digest: Digest,
     now: Nanos,
     next_block: Option<BlockHeader>,
@@ -111,20 +132,16 @@ pub struct Replay {
     planted: Option<crate::core::Planted>,
 }
 
-impl Default for Replay {
-    fn default() -> Replay {
-        Replay::new()
-    }
-}
-
 impl Replay {
-    /// A replay that has been given nothing yet.
+    /// A replay that has been given nothing yet. A core that would need more memory than that is not made.
     #[must_use]
-    pub fn new() -> Replay {
+    pub fn new(memory_bytes_max: u64) -> Replay {
         Replay {
             device: None,
             making: Making::default(),
             asked: BTreeMap::new(),
+            under_way: UnderWay::default(),
+            memory_bytes_max,
             digest: Digest::new(),
             now: Nanos(0),
             next_block: None,
@@ -216,6 +233,7 @@ impl Replay {
         let fed = self.feed(now, input).map_err(|fault| match fault {
             Fault::Damaged(what) => self.damaged(what),
             Fault::Differs(what) => self.differs(number, kind.name, what),
+            Fault::Memory(bytes) => ReplayError::Memory { bytes, bytes_max: self.memory_bytes_max },
         });
         fed?;
         if check.is_some_and(|check| check != self.digest.check()) {
@@ -264,25 +282,29 @@ impl Replay {
             Some(input) => input,
             None => return Ok(()),
         };
-        let with_data = self.making.profile.as_ref().is_none_or(|(_, params)| params.with_data);
         let Some(device) = &mut self.device else {
             return Err(Fault::Damaged("an input comes before the core is made".to_owned()));
         };
         self.completions.clear();
         match input {
             Input::Write { id, meta, units } => {
-                let payloads = units.iter().map(|unit| payload_of(unit, with_data)).collect::<Result<Vec<_>, _>>()?;
+                let payloads = self.under_way.payloads(device, id, &units)?;
                 let payloads: Vec<&[u8]> = payloads.iter().map(Vec::as_slice).collect();
                 let metas: Vec<_> = units.iter().map(input::Unit::meta).collect();
                 device.submit_write(now, CommandId(id), meta.into(), &metas, &payloads);
             }
             Input::Trim { id, meta, slba, blocks } => {
+                self.under_way.has_room(device)?;
                 device.submit_trim(now, CommandId(id), meta.into(), osier_flash::Lba(slba), blocks);
             }
             Input::Read { id, slba, blocks, crossing } => {
+                self.under_way.read(device, id, slba, blocks)?;
                 device.submit_read(now, CommandId(id), osier_flash::Lba(slba), blocks, crossing);
             }
-            Input::Flush { id } => device.submit_flush(now, CommandId(id)),
+            Input::Flush { id } => {
+                self.under_way.has_room(device)?;
+                device.submit_flush(now, CommandId(id));
+            }
             Input::Poll {} => return self.poll(now, 0),
             Input::PollEnded { ended } => return self.poll(now, ended),
             Input::NextOp {} => {
@@ -337,6 +359,7 @@ impl Replay {
         self.digest.completions(&self.completions);
         if let Some(life) = self.lives.last_mut() {
             for completion in &self.completions {
+                self.under_way.ended(completion.id);
                 *life.ended.entry(completion.status.0).or_default() += 1;
             }
         }
@@ -423,20 +446,27 @@ impl Replay {
                 let profile = Profile::parse(&profile_name, &profile_text)
                     .map_err(|error| Fault::Differs(format!("its profile is not taken any more: {error}")))?
                     .scaled(rate_divisor, thermal_time_scale);
-                let length = usize::try_from(buffer_bytes).ok().filter(|length| *length <= BUFFER_BYTES_MAX);
-                let length = length.ok_or_else(|| Fault::Damaged(format!("a write buffer of {buffer_bytes} bytes")))?;
-                self.making = Making { profile: Some((profile, params)), buffer: vec![0; length], ..Making::default() };
+                let memory_bytes = core_bytes(&profile, &params, buffer_bytes)?;
+                let left = self.memory_bytes_max.checked_sub(memory_bytes).ok_or(Fault::Memory(memory_bytes))?;
+                self.under_way = UnderWay::new(left);
+                // The one before goes first: there is room for one of each.
+                self.making = Making::default();
+                self.device = None;
+                let buffer = vec![0; buffer_bytes as usize];
+                self.making = Making { profile: Some((profile, params)), buffer, ..Making::default() };
                 if let Some(life) = self.lives.last_mut() {
                     (life.profile, life.program, life.recovered) = (profile_name, program, recovered);
                 }
             }
-            Input::MediaBytes { address, bytes } => self.making.media.insert(address, bytes.0),
+            Input::MediaBytes { address, bytes } => self.making.media.insert(address, Part::Bytes(bytes.0)),
             Input::MediaPayload { address, bytes, checksum } => {
-                self.making.payloads.insert(address, sound(bytes, checksum)?);
+                check_payload(bytes)?;
+                self.making.payloads.insert(address, Part::Payload { bytes, checksum });
             }
             Input::BufferBytes { offset, bytes } => self.making.put_in_buffer(offset, &bytes.0)?,
             Input::BufferPayload { offset, bytes, checksum } => {
-                self.making.put_in_buffer(offset, &sound(bytes, checksum)?)?;
+                check_payload(bytes)?;
+                self.making.put_in_buffer(offset, &stand_in(bytes, checksum))?;
             }
             Input::Begin {} => self.begin()?,
             other => return Ok(Some(other)),
@@ -481,8 +511,6 @@ impl Replay {
     }
 }
 
-/// Largest write buffer that is taken for one: far more than a log can use.
-const BUFFER_BYTES_MAX: usize = 4 << 30;
 /// The kinds below are what a core is made from.
 const INPUT_CODE_MIN: u8 = 16;
 
@@ -492,6 +520,17 @@ enum Fault {
     Damaged(String),
     /// The core does otherwise.
     Differs(String),
+    /// So many bytes of memory would be needed.
+    Memory(u64),
+}
+
+impl From<Refusal> for Fault {
+    fn from(refusal: Refusal) -> Fault {
+        match refusal {
+            Refusal::Damaged(what) => Fault::Damaged(what),
+            Refusal::Memory(bytes) => Fault::Memory(bytes),
+        }
+    }
 }
 
 /// What the media were asked for, as far as an answer has to fit it.
@@ -552,44 +591,44 @@ impl Making {
     }
 }
 
-/// A stand-in, if the record may ask for one.
-fn sound(bytes: u32, checksum: u32) -> Result<Vec<u8>, Fault> {
-    if (STAND_IN_BYTES_MIN..=super::block::BLOCK_BYTES_MAX).contains(&bytes) {
-        Ok(stand_in(bytes, checksum))
-    } else {
-        Err(Fault::Damaged(format!("a payload of {bytes} bytes")))
+/// No payload is longer than the largest extent, nor so short that nothing stands in for it.
+fn check_payload(bytes: u32) -> Result<(), Fault> {
+    if (STAND_IN_BYTES_MIN..=osier_flash::geometry::STORED_BYTES_MAX).contains(&bytes) {
+        return Ok(());
     }
+    Err(Fault::Damaged(format!("a payload of {bytes} bytes")))
 }
 
-fn payload_of(unit: &input::Unit, with_data: bool) -> Result<Vec<u8>, Fault> {
-    if !with_data {
-        Ok(Vec::new())
-    } else if unit.stored_bytes < STAND_IN_BYTES_MIN {
-        let fits = unit.bytes.0.len() == unit.stored_bytes as usize;
-        if fits { Ok(unit.bytes.0.clone()) } else { Err(Fault::Damaged("a short payload is not there".to_owned())) }
-    } else {
-        sound(unit.stored_bytes, unit.checksum)
+impl Part {
+    fn length(&self) -> u64 {
+        match self {
+            Part::Bytes(bytes) => bytes.len() as u64,
+            Part::Payload { bytes, .. } => u64::from(*bytes),
+        }
     }
 }
 
 impl Parts {
-    fn insert(&mut self, address: u64, bytes: Vec<u8>) {
-        self.longest = self.longest.max(bytes.len() as u64);
-        let known = self.by_address.entry(address).or_default();
-        if known.len() < bytes.len() {
-            *known = bytes;
+    fn insert(&mut self, address: u64, part: Part) {
+        self.longest = self.longest.max(part.length());
+        if self.by_address.get(&address).is_none_or(|known| known.length() < part.length()) {
+            self.by_address.insert(address, part);
         }
     }
 
     /// Puts what is known of a range over it.
     fn put_over(&self, address: u64, into: &mut [u8]) {
         let end = address + into.len() as u64;
-        for (start, bytes) in self.by_address.range(address.saturating_sub(self.longest)..end) {
+        for (start, part) in self.by_address.range(address.saturating_sub(self.longest)..end) {
             let from = (*start).max(address);
-            let to = (start + bytes.len() as u64).min(end);
+            let to = start.saturating_add(part.length()).min(end);
             if from < to {
-                let part = &bytes[(from - start) as usize..(to - start) as usize];
-                into[(from - address) as usize..(to - address) as usize].copy_from_slice(part);
+                let target = &mut into[(from - address) as usize..(to - address) as usize];
+                let range = (from - start) as usize..(to - start) as usize;
+                match part {
+                    Part::Bytes(bytes) => target.copy_from_slice(&bytes[range]),
+                    Part::Payload { bytes, checksum } => target.copy_from_slice(&stand_in(*bytes, *checksum)[range]),
+                }
             }
         }
     }

@@ -21,6 +21,10 @@ const LOGICAL_BLOCKS: u64 = 260;
 const BUFFER_BYTES: usize = 320 << 10;
 /// Room for blocks in the sink that runs full.
 const SINK_BLOCKS: usize = 3;
+/// Far more than the core of these tests takes.
+const MEMORY_BYTES_MAX: u64 = 64 << 20;
+/// Recordings in which records are changed.
+const HOSTILE: u64 = 4_000;
 
 /// A file in memory, which may take so many blocks only.
 #[derive(Clone)]
@@ -50,7 +54,7 @@ impl Sink for Shelf {
 
 /// Replays a file; the lives, or why not.
 fn replay(bytes: &[u8], bug: Option<Planted>) -> Result<Vec<Life>, ReplayError> {
-    let mut replay = Replay::new();
+    let mut replay = Replay::new(MEMORY_BYTES_MAX);
     if let Some(bug) = bug {
         replay.plant(bug);
     }
@@ -400,11 +404,15 @@ fn a_wrong_length_of_a_block_that_is_not_the_last_is_damage() {
     assert_eq!(with_length(last, BLOCK_BYTES_MAX).unwrap().last().unwrap().ending, Ending::Open);
 }
 
-/// The records of a recording, each in the bytes that it has.
+/// The records of a recording's last life, each in the bytes that it has.
 fn records_of(bytes: &[u8]) -> Vec<(Nanos, Input, Vec<u8>)> {
     let (mut from, mut records) = (bytes, Vec::new());
     let mut before = Nanos(0);
-    while let Next::Block(_, block) = read_block(&mut from, 0).unwrap() {
+    while let Next::Block(header, block) = read_block(&mut from, 0).unwrap() {
+        if header.number == 0 {
+            records.clear();
+            before = Nanos(0);
+        }
         let mut reader = super::wire::Reader::new(&block);
         while !reader.is_empty() {
             let (now, input, check) = input::take(&mut reader, before).unwrap();
@@ -456,6 +464,153 @@ fn an_answer_of_the_media_that_nobody_asked_for_is_damage() {
         let error = replay(&[&header.encode(&block)[..], &block].concat(), None).unwrap_err();
         assert!(matches!(error, ReplayError::Recording(RecordingError::Damaged { .. })), "{wrong:?}: {error}");
     }
+}
+
+/// The file of one life that has these records.
+fn file_of(records: &[Vec<u8>]) -> Vec<u8> {
+    let mut file = Vec::new();
+    let (mut number, mut first_input) = (0, 0);
+    // Blocks of any number of records are sound.
+    for records in records.chunks(500) {
+        let block = records.concat();
+        let header = BlockHeader { life: 0, number, first_input, bytes: block.len() as u32 };
+        file.extend_from_slice(&header.encode(&block));
+        file.extend_from_slice(&block);
+        (number, first_input) = (number + 1, first_input + records.len() as u64);
+    }
+    file
+}
+
+/// A number as records have it, of any size; small and extreme ones are likely.
+fn any_number(draw: &mut Draw) -> Vec<u8> {
+    use super::wire::Wire as _;
+    let number = match draw.below(5) {
+        0 => draw.below(4),
+        1 => u64::MAX >> draw.below(64),
+        2 => 1 << draw.below(64),
+        _ => draw.next() >> draw.below(64),
+    };
+    let mut bytes = Vec::new();
+    number.put(&mut bytes);
+    bytes
+}
+
+/// Changes a record: a byte of it, a number in it, its place, or how often it comes.
+fn mutate(records: &mut Vec<Vec<u8>>, draw: &mut Draw) {
+    // The first ones say what the core is made with.
+    let range = if draw.one_in(3) { 12.min(records.len()) } else { records.len() };
+    let at = draw.below(range as u64) as usize;
+    let other = draw.below(records.len() as u64) as usize;
+    match draw.below(8) {
+        0 => records.swap(at, other),
+        1 => drop(records.remove(at)),
+        2 => {
+            let copies = vec![records[at].clone(); 1 + draw.below(200) as usize];
+            records.splice(other..other, copies);
+        }
+        3 => {
+            let place = draw.below(records[at].len() as u64) as usize;
+            records[at][place] = draw.next() as u8;
+        }
+        _ => {
+            // Where a number begins, and where the next one does.
+            let record = &mut records[at];
+            let from = 1 + draw.below(record.len() as u64) as usize;
+            let from = from.min(record.len() - 1);
+            let length = record[from..].iter().position(|byte| byte & 0x80 == 0).map_or(1, |last| last + 1);
+            let _ = record.splice(from..from + length, any_number(draw));
+        }
+    }
+}
+
+/// Whatever is in blocks that fit their checksums, a replay ends in order, and the core is not its end.
+#[test]
+fn changed_records_are_refused_or_replayed() {
+    let (mut refused, mut differing, mut panics) = (0, 0, Vec::new());
+    let mut sources = Vec::new();
+    for seed in 0..8 {
+        let habits = Habits { with_data: seed % 4 > 0, faults_in: 6 * (seed % 2), protected: seed % 3 == 0 };
+        let mut world = World::new(seed, habits, Shelf::new(usize::MAX));
+        (0..300).for_each(|_| world.step(habits));
+        if habits.with_data && seed > 3 {
+            // A life that begins with what another one has left.
+            world.die();
+            (0..200).for_each(|_| world.step(habits));
+        }
+        world.device.end_recording();
+        let bytes = world.shelf.bytes.borrow().clone();
+        sources.push(records_of(&bytes).into_iter().map(|(_, _, bytes)| bytes).collect::<Vec<_>>());
+        let unchanged = replay(&file_of(&sources[seed as usize]), None);
+        assert!(unchanged.is_ok(), "seed {seed}: {}", unchanged.unwrap_err());
+    }
+    for seed in 0..HOSTILE {
+        let mut draw = Draw::new(seed);
+        let mut records = sources[draw.below(8) as usize].clone();
+        (0..1 + draw.below(4)).for_each(|_| mutate(&mut records, &mut draw));
+        match std::panic::catch_unwind(|| replay(&file_of(&records), None)) {
+            Ok(Err(ReplayError::Memory { .. } | ReplayError::Recording(_))) => refused += 1,
+            Ok(Err(ReplayError::Differs(_))) => differing += 1,
+            Ok(Ok(_)) => {}
+            Err(_) => panics.push(seed),
+        }
+    }
+    assert!(panics.is_empty(), "{} replays panic, those of the seeds {panics:?}", panics.len());
+    assert!(refused > 1_000 && differing > 1_000, "{refused} {differing}");
+}
+
+/// A few bytes can name much memory: none of it is taken.
+#[test]
+fn a_recording_that_asks_for_more_memory_than_its_device_has_is_refused_by_name() {
+    let (bytes, _) = recorded(3, PLAIN, 60, None);
+    let (first_life, _) = recorded(3, Habits { with_data: false, ..PLAIN }, 60, None);
+    let sound = records_of(&first_life);
+    let make = |change: &dyn Fn(&mut DeviceParams, &mut u64)| {
+        let mut records: Vec<Vec<u8>> = sound.iter().map(|(_, _, bytes)| bytes.clone()).collect();
+        let mut configure = sound[0].1.clone();
+        let Input::Configure { params, buffer_bytes, .. } = &mut configure else { panic!("{configure:?}") };
+        change(params, buffer_bytes);
+        records[0].clear();
+        input::put(&mut records[0], Nanos(0), Nanos(0), &configure, &Digest::new());
+        replay(&file_of(&records), None)
+    };
+    assert!(make(&|_, _| {}).is_ok());
+    let says = |change: &dyn Fn(&mut DeviceParams, &mut u64)| make(change).unwrap_err().to_string();
+    assert!(says(&|_, buffer| *buffer = 1 << 39).contains("a write buffer of 549755813888 bytes"));
+    let large = says(&|params, _| {
+        (params.geometry.blocks_per_plane, params.geometry.pages_per_block) = (65_536, 4_096);
+        params.geometry.dies_per_channel *= 16;
+    });
+    assert!(large.contains("where the recorded profile has"), "{large}");
+    assert!(says(&|params, _| params.geometry.channels = u32::MAX).contains("a core that cannot be"));
+    let thin = says(&|params, _| (params.thin, params.logical_blocks) = (true, u64::from(u32::MAX) - 1));
+    assert!(thin.contains("bytes of memory for its map") && thin.contains("--memory"), "{thin}");
+
+    // Of a core that keeps bytes.
+    let made = records_of(&bytes);
+    let begin = made.iter().position(|(_, input, _)| matches!(input, Input::Begin {})).unwrap();
+    let Some(Input::Write { meta, units, .. }) = made
+        .iter()
+        .map(|(_, input, _)| input.clone())
+        .find(|input| matches!(input, Input::Write { units, .. } if units[0].stored_bytes > 4_000))
+    else {
+        panic!("no write")
+    };
+    let with = |writes: u64, units: Vec<input::Unit>| {
+        let mut records: Vec<Vec<u8>> = made[..=begin].iter().map(|(_, _, bytes)| bytes.clone()).collect();
+        for id in 0..writes {
+            let mut record = Vec::new();
+            let write = Input::Write { id, meta, units: units.clone() };
+            input::put(&mut record, Nanos(0), Nanos(0), &write, &Digest::new());
+            records.push(record);
+        }
+        replay(&file_of(&records), None)
+    };
+    // One that the core refuses by its length is a sound record, however long.
+    let long = input::Unit { stored_bytes: 16 << 20, ..units[0].clone() };
+    let lives = with(1, vec![long; 2_000]).unwrap();
+    assert_eq!(lives[0].kinds["Write"], 1);
+    let error = with(20_000, vec![units[0].clone()]).unwrap_err();
+    assert!(matches!(error, ReplayError::Memory { bytes_max: MEMORY_BYTES_MAX, .. }), "{error}");
 }
 
 #[test]

@@ -280,7 +280,10 @@ impl<R: Resident> Window<R> {
     /// Begins to bring a page in: whether it had to; nothing if it has to be tried again.
     fn prefetch_page(&mut self, page: u64) -> Result<Option<bool>, CommandError> {
         match self.cache.prefetch(page) {
-            Prefetched::Started(fill) => self.begin(fill, None),
+            Prefetched::Started(fill) => {
+                self.brings_ahead = true;
+                self.begin(fill, None);
+            }
             Prefetched::Present => return Ok(Some(false)),
             Prefetched::Refused if self.leaving.is_empty() && self.fills.is_empty() => {
                 return Err(CommandError::NoFrame { page });

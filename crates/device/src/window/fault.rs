@@ -1,6 +1,6 @@
 //! Faults become fills, and are answered.
 
-use osier_cache::{Evicted, Fill, Op as CacheOp, Outcome as Asked, Prefetched};
+use osier_cache::{Evicted, Fill, Op as CacheOp, Outcome as Asked, Prefetched, Presence};
 use osier_flash::Nanos;
 use osier_flash::page::{Done, Outcome, Status};
 
@@ -21,6 +21,8 @@ pub struct Fault {
     pub page: u64,
     /// Whether it stores.
     pub is_store: bool,
+    /// How many of the pages that follow it may map at the same time, at most.
+    pub more_max: u8,
 }
 
 /// As what a page may be mapped.
@@ -80,6 +82,7 @@ impl<R: Resident> Window<R> {
         if self.attached & fault.mapper.bit() == 0 {
             return Err(Misuse::NotAttached(fault.mapper));
         }
+        self.expect(fault.page);
         if self.short.len() >= SHORT_MAX {
             self.reclaim();
         }
@@ -96,6 +99,15 @@ impl<R: Resident> Window<R> {
             self.retry_blocked();
         }
         Ok(())
+    }
+
+    /// A page will probably be read: its bytes are on their way to the processor while the cache and the flash decide.
+    /// Where they probably are is enough for that.
+    fn expect(&self, page: u64) {
+        let copy = if page < self.pages { self.resident.held(page) } else { None };
+        if let Some(bytes) = copy.and_then(|copy| self.ftl.media().at_hand(copy)) {
+            self.resident.expect(bytes);
+        }
     }
 
     /// Asks the cache for a page; `false` means that it has to be asked again.
@@ -132,6 +144,7 @@ impl<R: Resident> Window<R> {
             if self.fills.len() as u64 >= u64::from(self.fills_max) {
                 self.counts.prefetches_dropped += 1;
             } else if let Prefetched::Started(fill) = self.cache.prefetch(page) {
+                self.brings_ahead = true;
                 self.begin(fill, None);
             }
         }
@@ -206,9 +219,10 @@ impl<R: Resident> Window<R> {
         let due = done.due.max(self.now);
         filling.due = Some(due);
         let (page, waiters) = (filling.page, std::mem::take(&mut filling.waiters));
-        let is_lost = done.status != Status::Ok || !self.bring_bytes(page);
+        let brought = if done.status == Status::Ok { self.bring_bytes(page) } else { None };
         if let Some(filling) = self.fills.get_mut(&frame) {
-            filling.is_lost = is_lost;
+            filling.is_lost = brought.is_none();
+            filling.mapped.copy = brought.flatten();
         }
         self.push(due.0, Event::Arrived(frame));
         for waiter in &waiters {
@@ -216,23 +230,23 @@ impl<R: Resident> Window<R> {
         }
     }
 
-    /// The bytes of the flash unit that the FTL names go into the frame; `false` when they are damaged, or not the
-    /// newest.
-    fn bring_bytes(&mut self, page: u64) -> bool {
+    /// The bytes of the flash unit that the FTL names go into the frame; `None` when they are damaged, or not the
+    /// newest, else the copy that they are.
+    fn bring_bytes(&mut self, page: u64) -> Option<Option<u64>> {
         if self.dropped.contains(&page) {
-            return false;
+            return None;
         }
-        let Ok(copy) = self.ftl.payload(page) else { return false };
-        let Some(copy) = copy else {
-            self.resident.load(page, None);
-            return true;
+        let reads_damaged = self.has_bug(Bug::ReadDamaged);
+        let Some(copy) = self.ftl.payload(page).ok()? else {
+            self.resident.load(page, None, None);
+            return Some(None);
         };
-        let media = self.ftl.media();
-        if !media.is_whole(copy) && !self.has_bug(Bug::ReadDamaged) {
-            return false;
+        let (bytes, is_whole) = self.ftl.media().read(copy, &mut self.room)?;
+        if !is_whole && !reads_damaged {
+            return None;
         }
-        self.resident.load(page, Some(media.bytes(copy)));
-        true
+        self.resident.load(page, Some(copy), Some(bytes));
+        Some(Some(copy))
     }
 
     /// A fault waits for a fill, or is answered with its end.
@@ -260,8 +274,49 @@ impl<R: Resident> Window<R> {
 
     fn answer(&mut self, fault: &Fault, due: Nanos, grant: Grant) {
         self.counts.lost += u64::from(grant == Grant::Lost);
-        let Fault { mapper, lane, page, .. } = *fault;
-        self.outputs.push_back(Output::Answer { mapper, lane, page, due, grant });
+        let Fault { mapper, lane, page, more_max, .. } = *fault;
+        // How many there are is looked at when the answer is handed out: what was wanted with the page has begun then.
+        self.outputs.push_back(Output::Answer { mapper, lane, page, due, grant, more: more_max });
+    }
+
+    /// Says with each answer which of the pages that follow are mapped with it: those that somebody brought in ahead,
+    /// that are there when it is due, and that nobody maps. They count as used, because nobody hears of their use.
+    pub(super) fn extend_answers(&mut self) {
+        let mut outputs = std::mem::take(&mut self.outputs);
+        for output in &mut outputs {
+            let Output::Answer { mapper, page, due, grant, more, .. } = output else { continue };
+            let more_max = std::mem::take(more);
+            if !self.brings_ahead || matches!(grant, Grant::Lost | Grant::NoSuchPage) {
+                continue;
+            }
+            while *more < more_max && self.grant_ahead(*mapper, *page + 1 + u64::from(*more), *due) {
+                *more += 1;
+            }
+        }
+        // What that brought in is not answered: nobody waits for it.
+        outputs.append(&mut self.outputs);
+        self.outputs = outputs;
+    }
+
+    /// Grants a page for loads to who has not asked for it; whether it is there at `due` and mapped by nobody.
+    fn grant_ahead(&mut self, mapper: MapperId, page: u64, due: Nanos) -> bool {
+        let is_early = self.has_bug(Bug::AheadTooEarly);
+        let mapped = match self.cache.presence(page) {
+            Presence::Resident { frame, .. } => self.mapped.get_mut(frame as usize),
+            Presence::Filling { frame } => self
+                .fills
+                .get_mut(&frame)
+                .filter(|filling| is_early || filling.due.is_some_and(|at| at <= due) && !filling.is_lost)
+                .map(|filling| &mut filling.mapped),
+            Presence::Absent | Presence::Draining => None,
+        };
+        let Some(mapped) = mapped.filter(|mapped| mapped.by == 0) else { return false };
+        mapped.by = mapper.bit();
+        self.counts.ahead += 1;
+        // A hit, or one that came while the page was on its way: it asks for nothing.
+        self.cache.request(page, CacheOp { is_write: false, lines: 1 });
+        self.prefetch_wanted();
+        true
     }
 
     /// The page of a frame is resident, or lost.

@@ -6,10 +6,13 @@ use osier_flash::Nanos;
 use osier_flash::page::{Outcome, Refused, Status};
 
 use super::planted::Bug;
-use super::{MAPPERS_MAX, Mapped, MapperId, Misuse, Output, Resident, Window};
+use super::{MAPPERS_MAX, Mapped, MapperId, Misuse, Output, Resident, StoreError, Window};
 
 /// Most pages of one [`Output::Zap`]: as many as a message has room for.
 pub const ZAP_PAGES_MAX: usize = 7;
+
+/// How long after a page found no room on the flash it is tried again: somebody has to make some.
+const SAVE_AGAIN_NS: u64 = 50_000_000;
 
 /// A page that is leaving.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +21,8 @@ pub(super) struct Leaving {
     by: u64,
     is_dirty: bool,
     is_unmapped: bool,
+    /// The copy of the flash that it has the bytes of, if it is clean.
+    copy: Option<u64>,
     /// The frame whose fill waits for it.
     frame: Option<u32>,
     /// The command that evicts it.
@@ -36,7 +41,8 @@ pub(super) struct Zaps {
 impl<R: Resident> Window<R> {
     /// A page has lost its frame, to that of a fill if there is one.
     pub(super) fn leave(&mut self, page: u64, was: Mapped, frame: Option<u32>, command: Option<u32>) {
-        self.leaving.insert(page, Leaving { by: was.by, is_dirty: was.is_dirty, is_unmapped: false, frame, command });
+        let Mapped { by, is_dirty, copy } = was;
+        self.leaving.insert(page, Leaving { by, is_dirty, is_unmapped: false, copy, frame, command });
         if was.by == 0 {
             return self.unmapped(page);
         }
@@ -108,23 +114,52 @@ impl<R: Resident> Window<R> {
     fn unmapped(&mut self, page: u64) {
         let Some(leaving) = self.leaving.get_mut(&page) else { unreachable!("the page is leaving") };
         leaving.is_unmapped = true;
-        self.counts.left += 1;
-        if !leaving.is_dirty {
-            self.resident.left(page);
-            return self.drained(page);
+        if leaving.is_dirty {
+            return self.unsaved.push_back(page);
         }
+        let copy = leaving.copy;
+        self.counts.left += 1;
+        self.resident.left(page, copy);
+        self.drained(page);
+    }
+
+    /// Takes the oldest dirty page that has been unmapped to the flash; whether there was one, and room for it.
+    pub(super) fn save_next(&mut self) -> bool {
+        if self.stalled.as_ref().is_some_and(|(at, _)| self.now < *at) {
+            return false;
+        }
+        let Some(page) = self.unsaved.front().copied() else { return false };
+        let copy = match self.save(page) {
+            Ok(copy) => copy,
+            Err(_) if self.has_bug(Bug::ForgetUnsaved) => {
+                self.unsaved.pop_front();
+                self.resident.left(page, None);
+                self.drained(page);
+                return true;
+            }
+            Err(error) => {
+                self.stalled = Some((Nanos(self.now.0 + SAVE_AGAIN_NS), error));
+                return false;
+            }
+        };
+        self.stalled = None;
+        self.unsaved.pop_front();
+        self.counts.left += 1;
         self.counts.left_dirty += 1;
-        let copy = self.save(page);
-        self.resident.left(page);
+        self.resident.left(page, Some(copy));
         if !self.unwritten.is_empty() || !self.write(page, copy) {
             self.unwritten.push_back((page, copy));
         }
+        if self.retry {
+            self.retry_blocked();
+        }
+        true
     }
 
     /// Takes a copy of a page's bytes for the flash.
-    fn save(&mut self, page: u64) -> u64 {
+    fn save(&mut self, page: u64) -> Result<u64, StoreError> {
         let old = if self.has_bug(Bug::KeepOldCopy) { self.ftl.payload(page).ok().flatten() } else { None };
-        let old = old.map(|copy| *self.ftl.media().bytes(copy));
+        let old = old.and_then(|copy| self.ftl.media().read(copy, &mut self.room).map(|(bytes, _)| *bytes));
         let resident = &mut self.resident;
         self.ftl.media_mut().save(|bytes| match old {
             Some(old) => *bytes = old,

@@ -1,7 +1,8 @@
-//! The flash in memory, with the bytes of its pages: what the page-mapped FTL programs and erases.
+//! The flash with the bytes of its pages: what the page-mapped FTL programs and erases.
 //!
-//! A unit of the FTL names its bytes by a *copy*, the number that [`ByteMedia::save`] gave out. A relocated unit names
-//! the copy of its original, so collection moves no bytes; a copy is free again when no slot names it any more.
+//! The bytes are in a [`CopyStore`]: in memory, or wherever whoever drives the window keeps them. A unit of the FTL
+//! names its bytes by a *copy*, the number that [`ByteMedia::save`] gave out. A relocated unit names the copy of its
+//! original, so collection moves no bytes; a copy is free again when no slot names it any more.
 //!
 //! Invariants:
 //! - a copy is counted once for each programmed unit that names it, and once from [`ByteMedia::save`] until it is first
@@ -18,6 +19,56 @@ pub type PageBytes = [u8; PAGE_BYTES];
 
 /// Pages that are taken from the system's memory at a time: enough for pages of 2 MiB, where the system has them.
 const CHUNK_PAGES: usize = 1024;
+/// Slots whose states are made together.
+const CHUNK_SLOTS: usize = 256;
+
+/// Why bytes were not kept: the text says what was attempted, on what, and what to do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct StoreError(pub String);
+
+/// Where the bytes of copies are kept, by number.
+pub trait CopyStore: std::fmt::Debug + Send {
+    /// Keeps what `fill` puts into a page, and gives it back to be summed.
+    ///
+    /// # Errors
+    /// When there is no room; what was kept under other numbers is as it was.
+    fn put(&mut self, number: u32, fill: &mut dyn FnMut(&mut PageBytes)) -> Result<&PageBytes, StoreError>;
+
+    /// The bytes that were kept under a number, in `room` if they are not at hand; nothing if they cannot be read.
+    fn get<'a>(&'a self, number: u32, room: &'a mut PageBytes) -> Option<&'a PageBytes>;
+
+    /// The bytes, if they are at hand.
+    fn at_hand(&self, _number: u32) -> Option<&PageBytes> {
+        None
+    }
+}
+
+/// Copies in memory.
+#[derive(Debug, Default)]
+struct MemoryStore {
+    chunks: Vec<Box<[PageBytes]>>,
+}
+
+impl CopyStore for MemoryStore {
+    fn put(&mut self, number: u32, fill: &mut dyn FnMut(&mut PageBytes)) -> Result<&PageBytes, StoreError> {
+        let (chunk, index) = (number as usize / CHUNK_PAGES, number as usize % CHUNK_PAGES);
+        while self.chunks.len() <= chunk {
+            self.chunks.push(vec![[0; PAGE_BYTES]; CHUNK_PAGES].into_boxed_slice());
+        }
+        let bytes = &mut self.chunks[chunk][index];
+        fill(bytes);
+        Ok(bytes)
+    }
+
+    fn get<'a>(&'a self, number: u32, _: &'a mut PageBytes) -> Option<&'a PageBytes> {
+        self.at_hand(number)
+    }
+
+    fn at_hand(&self, number: u32) -> Option<&PageBytes> {
+        self.chunks.get(number as usize / CHUNK_PAGES)?.get(number as usize % CHUNK_PAGES)
+    }
+}
 
 /// What is kept of a copy beside its bytes.
 #[derive(Debug, Clone, Copy, Default)]
@@ -29,27 +80,63 @@ struct Copy {
     checksum: u32,
 }
 
+/// What each slot holds. Most of a large device was never programmed, and takes no memory.
+#[derive(Debug)]
+struct Slots {
+    chunks: Vec<Option<Box<[SlotState]>>>,
+    count: usize,
+}
+
+impl Slots {
+    fn get(&self, slot: usize) -> &SlotState {
+        match &self.chunks[slot / CHUNK_SLOTS] {
+            Some(states) => &states[slot % CHUNK_SLOTS],
+            None => &SlotState::Erased,
+        }
+    }
+
+    /// Puts something else in a slot; what it held.
+    fn replace(&mut self, slot: usize, state: SlotState) -> SlotState {
+        let chunk = &mut self.chunks[slot / CHUNK_SLOTS];
+        if chunk.is_none() && state == SlotState::Erased {
+            return state;
+        }
+        let states = chunk.get_or_insert_with(|| vec![SlotState::Erased; CHUNK_SLOTS].into_boxed_slice());
+        std::mem::replace(&mut states[slot % CHUNK_SLOTS], state)
+    }
+
+    fn programmed(&self) -> impl Iterator<Item = &SlotState> {
+        self.chunks.iter().flatten().flat_map(|states| states.iter())
+    }
+}
+
 /// See the module.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct ByteMedia {
-    slots: Vec<SlotState>,
+    slots: Slots,
     stripes: usize,
-    chunks: Vec<Box<[PageBytes]>>,
+    store: Box<dyn CopyStore>,
     copies: Vec<Copy>,
     free: Vec<u32>,
     factory_bad: Vec<u32>,
 }
 
 impl ByteMedia {
-    /// Erased flash of this shape.
+    /// Erased flash of this shape, in memory.
     #[must_use]
     pub fn new(config: &PageFtlConfig) -> ByteMedia {
+        ByteMedia::with_store(config, Box::new(MemoryStore::default()))
+    }
+
+    /// Erased flash of this shape, whose bytes are kept elsewhere.
+    #[must_use]
+    pub fn with_store(config: &PageFtlConfig, store: Box<dyn CopyStore>) -> ByteMedia {
         let planes = if config.timing.multi_plane { config.shape.planes_per_die } else { 1 };
         let slots = config.shape.units() / u64::from(config.shape.units_per_page() * planes);
         ByteMedia {
-            slots: vec![SlotState::Erased; slots as usize],
+            slots: Slots { chunks: vec![None; (slots as usize).div_ceil(CHUNK_SLOTS)], count: slots as usize },
             stripes: (config.shape.planes() / planes) as usize,
-            chunks: Vec::new(),
+            store,
             copies: Vec::new(),
             free: Vec::new(),
             factory_bad: Vec::new(),
@@ -63,31 +150,35 @@ impl ByteMedia {
     }
 
     /// Takes the bytes of a page that is about to be written; the number is the payload of the write.
-    pub fn save(&mut self, fill: impl FnOnce(&mut PageBytes)) -> u64 {
+    ///
+    /// # Errors
+    /// When the store has no room; nothing has changed then.
+    pub fn save(&mut self, mut fill: impl FnMut(&mut PageBytes)) -> Result<u64, StoreError> {
         if self.free.is_empty() {
             let first = self.copies.len() as u32;
-            self.chunks.push(vec![[0; PAGE_BYTES]; CHUNK_PAGES].into_boxed_slice());
             self.copies.resize(self.copies.len() + CHUNK_PAGES, Copy::default());
             self.free.extend((first.max(1)..first + CHUNK_PAGES as u32).rev());
             self.copies[0].count = self.copies[0].count.max(1);
         }
-        let Some(number) = self.free.pop() else { unreachable!("copies were just added") };
-        let bytes = &mut self.chunks[number as usize / CHUNK_PAGES][number as usize % CHUNK_PAGES];
-        fill(bytes);
-        self.copies[number as usize] = Copy { count: 1, is_fresh: true, checksum: crc32c::crc32c(bytes) };
-        u64::from(number)
+        let Some(number) = self.free.last().copied() else { unreachable!("copies were just added") };
+        let checksum = crc32c::crc32c(self.store.put(number, &mut fill)?);
+        self.free.pop();
+        self.copies[number as usize] = Copy { count: 1, is_fresh: true, checksum };
+        Ok(u64::from(number))
     }
 
-    /// The bytes of a copy, as they are now.
+    /// The bytes of a copy, in `room` if they are not at hand, and whether they are what was saved; nothing if they
+    /// cannot be read.
     #[must_use]
-    pub fn bytes(&self, copy: u64) -> &PageBytes {
-        &self.chunks[copy as usize / CHUNK_PAGES][copy as usize % CHUNK_PAGES]
+    pub fn read<'a>(&'a self, copy: u64, room: &'a mut PageBytes) -> Option<(&'a PageBytes, bool)> {
+        let bytes = self.store.get(copy as u32, room).filter(|_| copy > 0)?;
+        Some((bytes, crc32c::crc32c(bytes) == self.copies[copy as usize].checksum))
     }
 
-    /// Whether they are what was saved.
+    /// The bytes of a copy as they are now, if they are at hand.
     #[must_use]
-    pub fn is_whole(&self, copy: u64) -> bool {
-        copy > 0 && crc32c::crc32c(self.bytes(copy)) == self.copies[copy as usize].checksum
+    pub fn at_hand(&self, copy: u64) -> Option<&PageBytes> {
+        self.store.at_hand(copy as u32)
     }
 
     /// A copy that was saved is not going to be programmed.
@@ -97,10 +188,12 @@ impl ByteMedia {
         self.free.push(copy as u32);
     }
 
-    /// Flips a bit of a copy, as flash that rots.
-    pub fn flip_bit(&mut self, copy: u64, byte: usize, bit: u32) {
-        let bytes = &mut self.chunks[copy as usize / CHUNK_PAGES][copy as usize % CHUNK_PAGES];
+    /// Flips a bit of a copy, as flash that rots; whether it could.
+    pub fn flip_bit(&mut self, copy: u64, byte: usize, bit: u32) -> bool {
+        let mut room = [0; PAGE_BYTES];
+        let Some(mut bytes) = self.store.get(copy as u32, &mut room).copied() else { return false };
         bytes[byte] ^= 1 << bit;
+        self.store.put(copy as u32, &mut |room| *room = bytes).is_ok()
     }
 
     /// Frees copies that no slot names: those that were saved and not programmed when power was lost.
@@ -110,7 +203,7 @@ impl ByteMedia {
         }
         let mut counts = vec![0_u32; self.copies.len()];
         counts[0] = 1;
-        for slot in &self.slots {
+        for slot in self.slots.programmed() {
             for unit in units_of(slot) {
                 counts[unit.payload as usize] += 1;
             }
@@ -138,7 +231,7 @@ impl ByteMedia {
 
     /// A slot holds something else from now on.
     fn replace(&mut self, slot: usize, state: SlotState) {
-        let was = std::mem::replace(&mut self.slots[slot], state);
+        let was = self.slots.replace(slot, state);
         for unit in units_of(&was) {
             let copy = &mut self.copies[unit.payload as usize];
             copy.count -= 1;
@@ -161,46 +254,46 @@ impl PageMedia for ByteMedia {
 
     fn program(&mut self, slot: u32, life: u64, record: Record) {
         let state = SlotState::Whole { life, record };
-        if self.slots[slot as usize] == SlotState::Dead {
+        if *self.slots.get(slot as usize) == SlotState::Dead {
             return;
         }
-        assert_eq!(self.slots[slot as usize], SlotState::Erased, "slot {slot} is programmed without an erase");
         self.hold(units_of(&state));
-        self.slots[slot as usize] = state;
+        let was = self.slots.replace(slot as usize, state);
+        assert_eq!(was, SlotState::Erased, "slot {slot} is programmed without an erase");
     }
 
     fn erase(&mut self, first: u32, stripes: u32, count: u32) {
         for slot in (0..count).map(|row| (first + row * stripes) as usize) {
-            if self.slots[slot] != SlotState::Dead {
+            if *self.slots.get(slot) != SlotState::Dead {
                 self.replace(slot, SlotState::Erased);
             }
         }
     }
 
     fn slot(&self, slot: u32) -> SlotState {
-        self.slots[slot as usize].clone()
+        self.slots.get(slot as usize).clone()
     }
 
     fn unit(&self, slot: u32, index: usize) -> Option<Unit> {
-        units_of(&self.slots[slot as usize]).get(index).copied()
+        units_of(self.slots.get(slot as usize)).get(index).copied()
     }
 
     fn cut_program(&mut self, slot: u32, _life: u64, _record: Option<Record>) {
-        if self.slots[slot as usize] != SlotState::Dead {
+        if *self.slots.get(slot as usize) != SlotState::Dead {
             self.replace(slot as usize, SlotState::Torn);
         }
     }
 
     fn cut_erase(&mut self, first: u32, stripes: u32, count: u32) {
         for slot in (0..count).map(|row| (first + row * stripes) as usize) {
-            if self.slots[slot] != SlotState::Dead {
+            if *self.slots.get(slot) != SlotState::Dead {
                 self.replace(slot, SlotState::Torn);
             }
         }
     }
 
     fn lose_stripe(&mut self, stripe: u32) {
-        for slot in (stripe as usize..self.slots.len()).step_by(self.stripes) {
+        for slot in (stripe as usize..self.slots.count).step_by(self.stripes) {
             self.replace(slot, SlotState::Dead);
         }
     }

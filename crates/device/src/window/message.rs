@@ -16,7 +16,7 @@ use super::{Command, Grant};
 pub type Words = [u64; 8];
 
 /// Version of what follows; both sides must have the same.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 /// Lanes of a mapper: faults that it may have under way.
 pub const LANES: usize = 64;
 /// Bytes of a lane: the mapper's line and the device's.
@@ -25,6 +25,7 @@ pub const LANE_BYTES: u64 = 128;
 pub const RING_ENTRIES: usize = 1024;
 
 const KIND_SHIFT: u32 = 56;
+const MORE_MASK: u64 = u8::MAX as u64;
 const TAG_MASK: u64 = u32::MAX as u64;
 const ZAP: u64 = 1;
 const DONE: u64 = 2;
@@ -45,19 +46,21 @@ pub struct Ask {
     pub is_store: bool,
     /// When it faulted, by the monotonic clock.
     pub at_ns: u64,
+    /// How many of the pages that follow may be mapped with it, at most.
+    pub more_max: u8,
 }
 
 impl Ask {
     /// The line, without its number.
     #[must_use]
     pub fn encode(&self) -> Words {
-        [0, self.page, u64::from(self.is_store), self.at_ns, 0, 0, 0, 0]
+        [0, self.page, u64::from(self.is_store), self.at_ns, self.more_max.into(), 0, 0, 0]
     }
 
     /// What a line says.
     #[must_use]
     pub fn decode(words: &Words) -> Ask {
-        Ask { page: words[1], is_store: words[2] & 1 == 1, at_ns: words[3] }
+        Ask { page: words[1], is_store: words[2] & 1 == 1, at_ns: words[3], more_max: (words[4] & MORE_MASK) as u8 }
     }
 }
 
@@ -72,6 +75,8 @@ pub struct Reply {
     pub taken_ns: u64,
     /// See above.
     pub answered_ns: u64,
+    /// How many of the pages that follow may be mapped with it, so that a store leaves a trace.
+    pub more: u8,
 }
 
 impl Reply {
@@ -84,7 +89,7 @@ impl Reply {
             Grant::Lost => 3,
             Grant::NoSuchPage => 4,
         };
-        [0, self.due_ns, grant, self.taken_ns, self.answered_ns, 0, 0, 0]
+        [0, self.due_ns, grant, self.taken_ns, self.answered_ns, self.more.into(), 0, 0]
     }
 
     /// What a line says; nothing if it says nothing that there is.
@@ -97,21 +102,20 @@ impl Reply {
             4 => Grant::NoSuchPage,
             _ => return None,
         };
-        Some(Reply { due_ns: words[1], grant, taken_ns: words[3], answered_ns: words[4] })
+        let more = (words[5] & MORE_MASK) as u8;
+        Some(Reply { due_ns: words[1], grant, taken_ns: words[3], answered_ns: words[4], more })
     }
 }
 
 /// What the device says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToMapper {
-    /// Unmap these pages, look at those that are not `known` to be dirty, and acknowledge.
+    /// Unmap these pages, and acknowledge.
     Zap {
         /// How many of `pages`.
         count: usize,
         /// The pages.
         pages: [u64; ZAP_PAGES_MAX],
-        /// A bit each.
-        known: u64,
     },
     /// A command has ended.
     Done {
@@ -184,8 +188,8 @@ impl ToMapper {
     pub fn encode(&self) -> Words {
         let mut words = [0; 8];
         match self {
-            ToMapper::Zap { count, pages, known } => {
-                words[0] = ZAP << KIND_SHIFT | known << 8 | *count as u64;
+            ToMapper::Zap { count, pages } => {
+                words[0] = ZAP << KIND_SHIFT | *count as u64;
                 words[1..].copy_from_slice(pages);
             }
             ToMapper::Done { tag, result } => {
@@ -215,7 +219,7 @@ impl ToMapper {
             ZAP => {
                 let count = (words[0] & 0xff) as usize;
                 let pages = words[1..].try_into().ok()?;
-                (count <= ZAP_PAGES_MAX).then_some(ToMapper::Zap { count, pages, known: words[0] >> 8 & 0xff })
+                (count <= ZAP_PAGES_MAX).then_some(ToMapper::Zap { count, pages })
             }
             DONE => {
                 let (a, b) = (words[2], words[3]);
@@ -238,11 +242,8 @@ impl ToMapper {
 /// What a mapper says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToDevice {
-    /// The oldest zap is done; a bit for each page that was found dirty.
-    Acknowledge {
-        /// The bits.
-        dirty: u64,
-    },
+    /// The pages of the oldest zap are not mapped any more.
+    Acknowledge,
     /// Nothing is mapped any more, and nothing will be.
     Detach,
     /// A command, and the mapper's name for it.
@@ -255,7 +256,7 @@ impl ToDevice {
     pub fn encode(&self) -> Option<Words> {
         let mut words = [0; 8];
         let (kind, low) = match self {
-            ToDevice::Acknowledge { dirty } => (ACKNOWLEDGE, *dirty),
+            ToDevice::Acknowledge => (ACKNOWLEDGE, 0),
             ToDevice::Detach => (DETACH, 0),
             ToDevice::Command(tag, command) => {
                 let kind = match command {
@@ -288,7 +289,7 @@ impl ToDevice {
         let tag = (words[0] & TAG_MASK) as u32;
         let pages: Range<u64> = words[1]..words[2];
         let command = match words[0] >> KIND_SHIFT {
-            ACKNOWLEDGE => return Ok(ToDevice::Acknowledge { dirty: words[0] & 0xff }),
+            ACKNOWLEDGE => return Ok(ToDevice::Acknowledge),
             DETACH => return Ok(ToDevice::Detach),
             PREFETCH => Command::Prefetch(pages),
             PIN => Command::Pin(pages),
@@ -321,23 +322,23 @@ mod tests {
         ];
         let results = refusals.into_iter().map(Err).chain([Ok(report)]);
         let dones = results.map(|result| ToMapper::Done { tag: u32::MAX, result });
-        for message in dones.chain([ToMapper::Zap { count: 7, pages: [1, 2, 3, 4, 5, 6, u64::MAX], known: 0x55 }]) {
+        for message in dones.chain([ToMapper::Zap { count: 7, pages: [1, 2, 3, 4, 5, 6, u64::MAX] }]) {
             assert_eq!(ToMapper::decode(&message.encode()), Some(message));
         }
         let policy = Command::Policy { name: "sieve".to_owned(), parameters: Default::default() };
         let commands =
             [Command::Prefetch(1..2), Command::Pin(3..4), Command::Unpin(5..6), Command::Evict(7..8), policy];
         let commands = commands.into_iter().map(|command| ToDevice::Command(u32::MAX, command));
-        for message in commands.chain([ToDevice::Detach, ToDevice::Acknowledge { dirty: 0x7f }]) {
+        for message in commands.chain([ToDevice::Detach, ToDevice::Acknowledge]) {
             let words = message.encode().unwrap();
             assert_eq!(words[0] >> 63, 0, "the bit belongs to the ring");
             assert_eq!(ToDevice::decode(&words), Ok(message));
         }
         for grant in [Grant::Writable, Grant::Armed, Grant::Lost, Grant::NoSuchPage] {
-            let reply = Reply { due_ns: u64::MAX, grant, taken_ns: 3, answered_ns: 4 };
+            let reply = Reply { due_ns: u64::MAX, grant, taken_ns: 3, answered_ns: 4, more: 255 };
             assert_eq!(Reply::decode(&reply.encode()), Some(reply));
         }
-        let ask = Ask { page: 5, is_store: true, at_ns: 6 };
+        let ask = Ask { page: 5, is_store: true, at_ns: 6, more_max: 15 };
         assert_eq!(Ask::decode(&ask.encode()), ask);
     }
 

@@ -50,7 +50,7 @@ use leave::{Leaving, Zaps};
 pub use control::{Command, CommandError, Report};
 pub use fault::{Fault, Grant};
 pub use leave::ZAP_PAGES_MAX;
-pub use media::{ByteMedia, PageBytes};
+pub use media::{ByteMedia, CopyStore, PageBytes, StoreError};
 #[cfg(any(test, feature = "planted"))]
 pub use planted::Bug;
 #[cfg(not(any(test, feature = "planted")))]
@@ -73,15 +73,27 @@ impl MapperId {
 }
 
 /// The memory that the mappers share, where resident pages have their bytes.
+///
+/// A page that has left may keep its bytes there: [`Resident::left`] says which copy of the flash they are, and a load
+/// of the same copy has nothing to do. So what is resident begins with no copy of any page.
 pub trait Resident {
-    /// Puts the bytes of a page there, before anyone may map it; zeroes for a page that was never written.
-    fn load(&mut self, page: u64, bytes: Option<&PageBytes>);
+    /// The copy whose bytes a page that has left still has, if it is known.
+    fn held(&self, _page: u64) -> Option<u64> {
+        None
+    }
+
+    /// These bytes of the flash are about to be read: the processor may fetch them.
+    fn expect(&self, _bytes: &PageBytes) {}
+
+    /// Puts the bytes of a copy in a page's place, before anyone may map it; zeroes for a page that was never written,
+    /// which has no copy.
+    fn load(&mut self, page: u64, copy: Option<u64>, bytes: Option<&PageBytes>);
 
     /// Copies the bytes of a page that nobody maps any more.
     fn save(&mut self, page: u64, bytes: &mut PageBytes);
 
-    /// The page has left: its bytes are not needed there any more.
-    fn left(&mut self, page: u64);
+    /// The page has left, and has the bytes of this copy: they are not needed there any more.
+    fn left(&mut self, page: u64, copy: Option<u64>);
 }
 
 /// How the window keeps frames free, so that a miss seldom waits for a victim.
@@ -108,6 +120,8 @@ pub enum Output {
         due: Nanos,
         /// As what.
         grant: Grant,
+        /// How many of the pages that follow may be mapped with it, so that a store leaves a trace.
+        more: u8,
     },
     /// The mapper unmaps these pages, then looks what was stored to, and acknowledges. In the order of these outputs.
     Zap {
@@ -152,11 +166,12 @@ enum Event {
     Arrived(u32),
 }
 
-/// Who maps the page of a frame, and whether it is known to be dirty.
+/// Who maps the page of a frame, whether it is known to be dirty, and from which copy of the flash it came.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mapped {
     by: u64,
     is_dirty: bool,
+    copy: Option<u64>,
 }
 
 /// Times that each miss has beside the flash's.
@@ -189,6 +204,12 @@ pub struct Window<R> {
     reads: BTreeMap<RequestId, u32>,
     leaving: BTreeMap<u64, Leaving>,
     zaps: Vec<Zaps>,
+    /// Dirty pages that nobody maps any more, and that the flash has not got.
+    unsaved: VecDeque<u64>,
+    /// Why the latest of these was not taken, and when it is tried again.
+    stalled: Option<(Nanos, StoreError)>,
+    /// Room for a page of the flash whose bytes are not at hand.
+    room: Box<PageBytes>,
     /// Writes that wait in the flash, with their page.
     writes: BTreeMap<RequestId, u64>,
     /// Writes that the flash had no room for: page and copy.
@@ -198,6 +219,8 @@ pub struct Window<R> {
     blocked: VecDeque<Blocked>,
     /// Pages in whose sets the reserve has to be restored.
     short: Vec<u64>,
+    /// Whether pages were ever brought in before somebody touched them.
+    brings_ahead: bool,
     /// Whether something happened that what is blocked may have waited for.
     retry: bool,
     commands: Commands,
@@ -215,7 +238,21 @@ impl<R: Resident> Window<R> {
     /// # Errors
     /// Names the first value of the configuration that cannot be.
     pub fn new(config: &ModelConfig, reserve: Reserve, seed: u64, resident: R) -> Result<Window<R>, ModelError> {
-        let ftl = PageFtl::with_media(&config.flash, seed, ByteMedia::new(&config.flash))?;
+        Window::with_media(config, reserve, seed, resident, ByteMedia::new(&config.flash))
+    }
+
+    /// A window over erased flash whose bytes are kept elsewhere.
+    ///
+    /// # Errors
+    /// As [`Window::new`].
+    pub fn with_media(
+        config: &ModelConfig,
+        reserve: Reserve,
+        seed: u64,
+        resident: R,
+        media: ByteMedia,
+    ) -> Result<Window<R>, ModelError> {
+        let ftl = PageFtl::with_media(&config.flash, seed, media)?;
         Window::over(config, reserve, seed, resident, ftl)
     }
 
@@ -277,11 +314,15 @@ impl<R: Resident> Window<R> {
             reads: BTreeMap::new(),
             leaving: BTreeMap::new(),
             zaps: (0..MAPPERS_MAX).map(|_| Zaps::default()).collect(),
+            unsaved: VecDeque::new(),
+            stalled: None,
+            room: Box::new([0; PAGE_BYTES]),
             writes: BTreeMap::new(),
             unwritten: VecDeque::new(),
             dropped: BTreeSet::new(),
             blocked: VecDeque::new(),
             short: Vec::new(),
+            brings_ahead: false,
             retry: false,
             commands: Commands::default(),
             agenda: BinaryHeap::new(),
@@ -347,13 +388,14 @@ impl<R: Resident> Window<R> {
         self.retry_blocked();
     }
 
-    /// Moves time on to `now`, and hands out what is to be done. Where nothing is, it prepares for the next fault: to
-    /// be called again when what it gave has been done.
+    /// Moves time on to `now`, and hands out what is to be done. Where nothing is, it prepares for the next fault, a
+    /// page at a time, because that may come at any moment: to be called again when what it gave has been done.
     pub fn poll(&mut self, now: Nanos, outputs: &mut Vec<Output>) {
         self.advance(now);
-        if self.outputs.is_empty() {
+        if self.outputs.is_empty() && !self.save_next() {
             self.reclaim();
         }
+        self.extend_answers();
         outputs.extend(self.outputs.drain(..));
     }
 
@@ -373,7 +415,12 @@ impl<R: Resident> Window<R> {
     #[must_use]
     pub fn next_event(&self) -> Option<Nanos> {
         let own = self.agenda.peek().map_or(u64::MAX, |Reverse((at, ..))| *at);
-        let at = own.min(self.next_below());
+        let save = match &self.stalled {
+            Some((at, _)) => at.0,
+            None if self.unsaved.is_empty() => u64::MAX,
+            None => self.now.0,
+        };
+        let at = own.min(self.next_below()).min(save);
         (at < u64::MAX).then_some(Nanos(at))
     }
 
@@ -400,8 +447,14 @@ impl<R: Resident> Window<R> {
     /// Lets the copy rot from which the next fill of a page comes; whether it has one.
     pub fn rot(&mut self, page: u64, byte: usize, bit: u32) -> bool {
         let Ok(Some(copy)) = self.ftl.payload(page) else { return false };
-        self.ftl.media_mut().flip_bit(copy, byte, bit);
-        true
+        self.ftl.media_mut().flip_bit(copy, byte, bit)
+    }
+
+    /// Why dirty pages that have been unmapped are not taken to the flash now, if they are not. They are kept, and
+    /// their frames too, until there is room.
+    #[must_use]
+    pub fn stalled(&self) -> Option<&StoreError> {
+        self.stalled.as_ref().map(|(_, error)| error)
     }
 
     fn advance(&mut self, now: Nanos) {

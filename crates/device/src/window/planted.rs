@@ -20,12 +20,16 @@ pub enum Bug {
     ReadDamaged,
     /// A page that the flash refused comes back with its older bytes.
     ForgetRefused,
+    /// A page is mapped with one that faulted while it is still on its way.
+    AheadTooEarly,
+    /// A page that the store has no room for is taken for saved.
+    ForgetUnsaved,
 }
 
 impl Bug {
     /// All of them.
     #[cfg(any(test, feature = "planted"))]
-    pub const ALL: [Bug; 8] = [
+    pub const ALL: [Bug; 10] = [
         Bug::ForgetDirty,
         Bug::LastMapperDecides,
         Bug::LeaveAtFirstAck,
@@ -34,5 +38,7 @@ impl Bug {
         Bug::KeepOldCopy,
         Bug::ReadDamaged,
         Bug::ForgetRefused,
+        Bug::AheadTooEarly,
+        Bug::ForgetUnsaved,
     ];
 }

@@ -28,6 +28,8 @@ pub struct WindowCounts {
     pub left_dirty: u64,
     /// Of these, those that the flash did not take because it is worn out: their bytes are lost, and faults say so.
     pub dropped: u64,
+    /// Pages that were mapped with one that faulted before them.
+    pub ahead: u64,
     /// Prefetches not begun because enough fills were under way.
     pub prefetches_dropped: u64,
 }

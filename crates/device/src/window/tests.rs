@@ -1,6 +1,8 @@
 //! The window beside plain memory: mappers that load and store at random, slow to map, slow to unmap, and killed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use osier_cache::SplitMix64;
 use osier_flash::page::Outcome;
@@ -19,11 +21,17 @@ struct Memory {
     pages: Vec<PageBytes>,
     /// Every version of each page that was saved for the flash, by the bytes that are looked at.
     saved: Vec<Vec<[u8; 3]>>,
+    /// Of every other page that has left: the copy that it was said to have the bytes of, and the bytes.
+    kept: BTreeMap<u64, (Option<u64>, PageBytes)>,
 }
 
 impl Memory {
     fn new(pages: u64) -> Memory {
-        Memory { pages: vec![[GARBAGE; PAGE_BYTES]; pages as usize], saved: vec![vec![[0; 3]]; pages as usize] }
+        Memory {
+            pages: vec![[GARBAGE; PAGE_BYTES]; pages as usize],
+            saved: vec![vec![[0; 3]]; pages as usize],
+            kept: BTreeMap::new(),
+        }
     }
 
     fn looked_at(&self, page: u64) -> [u8; 3] {
@@ -32,8 +40,12 @@ impl Memory {
 }
 
 impl Resident for Memory {
-    fn load(&mut self, page: u64, bytes: Option<&PageBytes>) {
-        self.pages[page as usize] = bytes.copied().unwrap_or([0; PAGE_BYTES]);
+    fn load(&mut self, page: u64, copy: Option<u64>, bytes: Option<&PageBytes>) {
+        assert_eq!(copy.is_some(), bytes.is_some());
+        self.pages[page as usize] = match self.kept.remove(&page) {
+            Some((kept, in_place)) if kept == copy => in_place,
+            _ => bytes.copied().unwrap_or([0; PAGE_BYTES]),
+        };
     }
 
     fn save(&mut self, page: u64, bytes: &mut PageBytes) {
@@ -42,7 +54,10 @@ impl Resident for Memory {
         self.saved[page as usize].push(version);
     }
 
-    fn left(&mut self, page: u64) {
+    fn left(&mut self, page: u64, copy: Option<u64>) {
+        if page.is_multiple_of(2) {
+            self.kept.insert(page, (copy, self.pages[page as usize]));
+        }
         self.pages[page as usize].fill(GARBAGE);
     }
 }
@@ -80,7 +95,7 @@ struct Access {
 enum Thread {
     Idle,
     Faulted(Access),
-    Answered(Access, Nanos, Grant),
+    Answered(Access, Nanos, Grant, u64),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -110,6 +125,7 @@ struct World {
     scan_first: bool,
     accesses: u64,
     kills: u64,
+    bursts: u64,
     commands: BTreeSet<u32>,
 }
 
@@ -138,6 +154,7 @@ impl World {
             scan_first: false,
             accesses: 0,
             kills: 0,
+            bursts: 0,
             commands: BTreeSet::new(),
         };
         for process in 0..MAPPERS {
@@ -169,7 +186,8 @@ impl World {
         }
         let Some(mapper) = self.processes[process].id else { return Ok(()) };
         self.threads[process][thread] = Thread::Faulted(access);
-        let fault = Fault { mapper, lane: thread as u16, page: access.page, is_store: access.store.is_some() };
+        let fault =
+            Fault { mapper, lane: thread as u16, page: access.page, is_store: access.store.is_some(), more_max: 3 };
         self.window.fault(self.now, fault).map_err(|misuse| Wrong(misuse.to_string()))
     }
 
@@ -182,7 +200,7 @@ impl World {
                 let store = (self.random.below(3) == 0).then(|| self.random.below(256) as u8);
                 self.begin(process, thread, Access { page, offset, store })
             }
-            Thread::Answered(access, due, grant) if due <= self.now => {
+            Thread::Answered(access, due, grant, more) if due <= self.now => {
                 let is_dirty = match grant {
                     Grant::Writable => true,
                     Grant::Armed => false,
@@ -190,6 +208,10 @@ impl World {
                 };
                 // What another thread has mapped meanwhile stays as it is.
                 self.processes[process].ptes.entry(access.page).or_insert(Pte { is_dirty });
+                for page in (1..=more).map(|ahead| access.page + ahead) {
+                    self.processes[process].ptes.entry(page).or_insert(Pte { is_dirty: false });
+                }
+                self.bursts += u64::from(more > 0);
                 self.begin(process, thread, access)
             }
             Thread::Faulted(_) | Thread::Answered(..) => Ok(()),
@@ -202,11 +224,11 @@ impl World {
         for output in outputs {
             let index = self.processes.iter().position(|process| process.id == Some(output.mapper())).unwrap();
             match output {
-                Output::Answer { lane, due, grant, page, .. } => {
+                Output::Answer { lane, due, grant, page, more, .. } => {
                     let thread = &mut self.threads[index][usize::from(lane)];
                     let Thread::Faulted(access) = *thread else { panic!("{thread:?} was answered") };
                     assert_eq!(access.page, page);
-                    *thread = Thread::Answered(access, due, grant);
+                    *thread = Thread::Answered(access, due, grant, more.into());
                 }
                 Output::Zap { pages, known, .. } => self.processes[index].zaps.push_back((pages, known)),
                 Output::Done { tag, .. } => assert!(self.commands.remove(&tag), "command {tag} ends once"),
@@ -218,8 +240,12 @@ impl World {
     fn unmap(&mut self, index: usize) {
         let process = &mut self.processes[index];
         let Some((pages, known)) = process.zaps.front().cloned() else { return };
-        let is_mapping =
-            |thread: &Thread| matches!(thread, Thread::Answered(access, ..) if pages.contains(&access.page));
+        let is_mapping = |thread: &Thread| match thread {
+            Thread::Answered(access, _, _, more) => {
+                pages.iter().any(|page| (0..=*more).contains(&page.wrapping_sub(access.page)))
+            }
+            _ => false,
+        };
         if self.threads[index].iter().any(is_mapping) {
             return;
         }
@@ -342,7 +368,7 @@ impl World {
 
 #[test]
 fn no_store_is_lost_and_no_load_is_stale() {
-    let (mut accesses, mut kills, mut dirty, mut moved, mut blocked) = (0, 0, 0, 0, 0);
+    let (mut accesses, mut kills, mut dirty, mut moved, mut blocked, mut bursts) = (0, 0, 0, 0, 0, 0);
     for seed in 0..60 {
         let mut world = World::new(seed, None);
         world.run(6_000).unwrap_or_else(|wrong| panic!("seed {seed}: {}", wrong.0));
@@ -350,18 +376,18 @@ fn no_store_is_lost_and_no_load_is_stale() {
         assert!(stats.resident <= stats.frames, "seed {seed}: {stats:?}");
         (accesses, kills) = (accesses + world.accesses, kills + world.kills);
         (dirty, moved) = (dirty + stats.counts.left_dirty, moved + stats.flash.units_moved);
-        blocked += stats.counts.blocked;
+        (blocked, bursts) = (blocked + stats.counts.blocked, bursts + world.bursts);
     }
     // It would prove little if nothing of this had happened.
     assert!(accesses > 30_000 && kills > 500 && dirty > 5_000, "{accesses} {kills} {dirty}");
-    assert!(moved > 500 && blocked > 1_000, "{moved} {blocked}");
+    assert!(moved > 500 && blocked > 1_000 && bursts > 500, "{moved} {blocked} {bursts}");
 }
 
 #[test]
 fn each_planted_bug_is_found() {
     for bug in Bug::ALL {
-        // Neither can show on flash that does not rot or wear out; their tests are below.
-        if matches!(bug, Bug::ReadDamaged | Bug::ForgetRefused) {
+        // None can show on flash that does not rot, wear out or find its disk full; their tests are below.
+        if matches!(bug, Bug::ReadDamaged | Bug::ForgetRefused | Bug::ForgetUnsaved) {
             continue;
         }
         let run = |seed| World::new(seed, Some(bug)).run(6_000).is_err();
@@ -383,7 +409,7 @@ fn a_mapper_that_scans_before_it_unmaps_loses_stores() {
 
 /// What a fault of the only mapper brings.
 fn fetch(window: &mut Window<Memory>, now: &mut Nanos, mapper: MapperId, page: u64, is_store: bool) -> Grant {
-    window.fault(*now, Fault { mapper, lane: 0, page, is_store }).unwrap();
+    window.fault(*now, Fault { mapper, lane: 0, page, is_store, more_max: 0 }).unwrap();
     let mut outputs = Vec::new();
     loop {
         window.poll(*now, &mut outputs);
@@ -479,7 +505,9 @@ fn a_power_cut_loses_exactly_what_was_not_programmed() {
         }
         let is_flushed = seed % 2 == 0;
         // What the flash has not taken yet it cannot flush.
-        while is_flushed && !(world.window.writes.is_empty() && world.window.unwritten.is_empty()) {
+        while is_flushed
+            && !(world.window.unsaved.is_empty() && world.window.writes.is_empty() && world.window.unwritten.is_empty())
+        {
             world.now = world.window.next_event().unwrap().max(world.now);
             world.take_outputs();
         }
@@ -506,6 +534,125 @@ fn a_power_cut_loses_exactly_what_was_not_programmed() {
         }
     }
     assert!(lost > 100, "stores that were only in the cache are lost: {lost}");
+}
+
+/// Copies on a disk that is full while it is told so.
+#[derive(Debug, Default)]
+struct Disk {
+    is_full: Arc<AtomicBool>,
+    pages: BTreeMap<u32, PageBytes>,
+}
+
+impl CopyStore for Disk {
+    fn put(&mut self, number: u32, fill: &mut dyn FnMut(&mut PageBytes)) -> Result<&PageBytes, StoreError> {
+        if self.is_full.load(Ordering::Relaxed) {
+            return Err(StoreError("the disk is full".to_owned()));
+        }
+        let page = self.pages.entry(number).or_insert([0; PAGE_BYTES]);
+        fill(page);
+        Ok(page)
+    }
+
+    fn get<'a>(&'a self, number: u32, room: &'a mut PageBytes) -> Option<&'a PageBytes> {
+        *room = *self.pages.get(&number)?;
+        Some(room)
+    }
+}
+
+/// Stores to pages until one finds no frame because the disk is full; then there is room. Whether all have their bytes.
+fn fill_disk(bug: Option<Bug>) -> Result<(), Wrong> {
+    let disk = Disk::default();
+    let is_full = Arc::clone(&disk.is_full);
+    let config = config(40, 12, "fifo");
+    let media = ByteMedia::with_store(&config.flash, Box::new(disk));
+    let mut window = Window::with_media(&config, Reserve { frames: 2, batch: 1 }, 1, Memory::new(40), media).unwrap();
+    if let Some(bug) = bug {
+        window.plant(bug);
+    }
+    let (mut now, mapper) = (Nanos::ZERO, window.attach().unwrap());
+    for version in 0..80_u64 {
+        let page = version % 40;
+        // Full from the twentieth store on, for as long as a store waits a second for it.
+        is_full.store(version >= 20, Ordering::Relaxed);
+        window.fault(now, Fault { mapper, lane: 0, page, is_store: true, more_max: 0 }).unwrap();
+        let (mut outputs, mut is_answered, until) = (Vec::new(), false, now.0 + 1_000_000_000);
+        while !is_answered {
+            window.poll(now, &mut outputs);
+            for output in outputs.drain(..) {
+                match output {
+                    Output::Answer { due, .. } => (now, is_answered) = (now.max(due), true),
+                    Output::Zap { .. } => window.zapped(now, mapper, u64::MAX).unwrap(),
+                    Output::Done { .. } => {}
+                }
+            }
+            now = window.next_event().unwrap_or(now).max(now);
+            if now.0 > until && is_full.load(Ordering::Relaxed) {
+                assert!(window.stalled().is_some_and(|error| error.to_string() == "the disk is full"));
+                is_full.store(false, Ordering::Relaxed);
+            }
+        }
+        window.resident_mut().pages[page as usize][0] = version as u8;
+    }
+    is_full.store(false, Ordering::Relaxed);
+    for page in 0..40 {
+        let grant = fetch(&mut window, &mut now, mapper, page, false);
+        let found = window.resident().pages[page as usize][0];
+        if grant != Grant::Armed || found != page as u8 + 40 {
+            return Err(Wrong(format!("page {page}: {grant:?}, {found}")));
+        }
+    }
+    assert!(window.stalled().is_none());
+    Ok(())
+}
+
+#[test]
+fn a_full_disk_is_said_and_loses_nothing() {
+    fill_disk(None).unwrap_or_else(|wrong| panic!("{}", wrong.0));
+    assert!(fill_disk(Some(Bug::ForgetUnsaved)).is_err());
+}
+
+#[test]
+fn pages_that_are_brought_in_ahead_are_mapped_with_the_one_that_faults() {
+    let (pages, degree) = (90, 8);
+    let mut config = config(pages, 45, "fifo");
+    let cache = &mut config.cache.as_mut().unwrap().cache;
+    cache.prefetch = "next-n".to_owned();
+    cache.prefetch_parameters = [("degree".to_owned(), degree), ("tagged".to_owned(), 1)].into();
+    let mut window = Window::new(&config, Reserve { frames: 8, batch: 4 }, 1, Memory::new(pages)).unwrap();
+    let (mut now, mapper) = (Nanos::ZERO, window.attach().unwrap());
+    let (mut mapped, mut faults) = (BTreeSet::new(), 0);
+    for page in 0..pages {
+        if mapped.contains(&page) {
+            continue;
+        }
+        faults += 1;
+        let fault = Fault { mapper, lane: 0, page, is_store: false, more_max: degree as u8 };
+        window.fault(now, fault).unwrap();
+        let (mut outputs, mut is_answered) = (Vec::new(), false);
+        while !is_answered {
+            window.poll(now, &mut outputs);
+            for output in outputs.drain(..) {
+                match output {
+                    Output::Answer { due, more, .. } => {
+                        (now, is_answered) = (due, true);
+                        for there in page..=page + u64::from(more) {
+                            assert_eq!(window.resident().looked_at(there), [0; 3], "page {there} is there");
+                            mapped.insert(there);
+                        }
+                    }
+                    Output::Zap { pages, .. } => {
+                        pages.iter().for_each(|page| assert!(mapped.contains(page), "page {page} was mapped"));
+                        window.zapped(now, mapper, 0).unwrap();
+                    }
+                    Output::Done { .. } => {}
+                }
+            }
+            now = window.next_event().unwrap_or(now).max(now);
+        }
+    }
+    // What was never written takes no time to read: each fault brings the page and the eight that follow.
+    assert_eq!(faults, pages / (1 + degree));
+    assert_eq!(window.stats().counts.ahead, pages - faults);
 }
 
 #[test]

@@ -93,7 +93,10 @@ fn run(config: &ModelConfig, load: Load, depth: usize, seed: u64) -> u64 {
         model.poll(Nanos(now), &mut ended);
         ended.drain(..).for_each(|end| digest.add_end(&end));
     }
-    format!("{:?}", model.stats()).bytes().for_each(|byte| digest.add(byte.into()));
+    let mut stats = model.stats();
+    // How often the cache was asked in vain is how the model works, not what it says.
+    stats.cache.iter_mut().for_each(|cache| cache.waits = 0);
+    format!("{stats:?}").bytes().for_each(|byte| digest.add(byte.into()));
     model.die_busy_ns().chain(model.channel_busy_ns()).for_each(|busy_ns| digest.add(busy_ns));
     digest.0
 }

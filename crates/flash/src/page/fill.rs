@@ -6,8 +6,12 @@
 //! the fluid limit of Desnoyers (SYSTOR 2012), for cleaning in order of age and greedy cleaning alike. `q`
 //! is found by bisection in fixed point.
 
+use std::ops::ControlFlow;
+
 use super::ftl::PageFtl;
+use super::serve::{Outcome, Refused, Status};
 use super::space::SuperblockState;
+use crate::Nanos;
 use crate::array::ConfigError;
 use crate::rng::Rng;
 
@@ -20,6 +24,12 @@ pub enum FillPattern {
     UniformRandom,
 }
 
+/// Overwrites of each unit, on average, after which what superblocks hold is taken as settled. The first ones find
+/// every superblock full.
+const OVERWRITES: u64 = 8;
+/// Writes between two reports of how far it is.
+const REPORT_WRITES: u64 = 1 << 14;
+
 /// One in the fixed point of the series: 48 fractional bits leave room for a product of two.
 const ONE: u128 = 1 << 48;
 
@@ -30,17 +40,72 @@ impl PageFtl {
     /// # Errors
     /// When the device was written before, or the share is above 1,000.
     pub fn precondition(&mut self, fill_permille: u32, pattern: FillPattern, seed: u64) -> Result<(), ConfigError> {
-        ConfigError::range("precondition.fill_permille", u64::from(fill_permille), 0, 1000)?;
-        if self.next_life > 1 {
-            let reason = "the device was written before; precondition a new one";
-            return Err(ConfigError::new("precondition.fill_permille", fill_permille, reason));
-        }
-        let units = self.config.ftl.logical_units * u64::from(fill_permille) / 1000;
+        let units = self.units_to_fill(fill_permille)?;
         match pattern {
             FillPattern::Sequential => self.fill_in_order(units as u32),
             FillPattern::UniformRandom => self.fill_as_in_steady_state(units as u32, seed),
         }
         Ok(())
+    }
+
+    /// The same by writing: each unit once in order, and for [`FillPattern::UniformRandom`] [`OVERWRITES`] times as
+    /// many at random, each as soon as there is room for it. Takes virtual time, and wears the flash. `look` hears how
+    /// many of how many units are written, and may end it. Gives the time of the last write.
+    ///
+    /// # Errors
+    /// As [`PageFtl::precondition`], and when the flash fails for good under the writes.
+    pub fn precondition_by_writing(
+        &mut self,
+        fill_permille: u32,
+        pattern: FillPattern,
+        seed: u64,
+        look: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<(), Nanos>, ConfigError> {
+        let units = self.units_to_fill(fill_permille)?;
+        let total = match pattern {
+            FillPattern::Sequential => units,
+            FillPattern::UniformRandom => units * (1 + OVERWRITES),
+        };
+        let mut rng = Rng::new(seed);
+        for number in 0..total {
+            if number.is_multiple_of(REPORT_WRITES) && look(number, total).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+            let lpn = if number < units { number } else { rng.below(units) };
+            if !self.write_and_wait(lpn) {
+                let reason = format!("the flash took no more after {number} of {total} units; lower its error rates");
+                return Err(ConfigError::new("precondition.fill_permille", fill_permille, reason));
+            }
+        }
+        Ok(ControlFlow::Continue(self.now))
+    }
+
+    /// Writes a unit as soon as there is room for it; `false` if there never is.
+    fn write_and_wait(&mut self, lpn: u64) -> bool {
+        match self.write(self.now, lpn, 1, 0) {
+            Ok(Outcome::Done(done)) => done.status == Status::Ok,
+            Err(Refused::ReadOnly) => false,
+            Err(refused) => panic!("a unit within the capacity, with nothing waiting, is refused: {refused}"),
+            Ok(Outcome::Waiting(id)) => {
+                let mut completed = Vec::new();
+                while let Some(at) = self.next_event() {
+                    self.poll(at, &mut completed);
+                    if let Some(found) = completed.iter().find(|completed| completed.id == id) {
+                        return found.done.status == Status::Ok;
+                    }
+                }
+                panic!("a write waits, and nothing happens")
+            }
+        }
+    }
+
+    fn units_to_fill(&self, fill_permille: u32) -> Result<u64, ConfigError> {
+        ConfigError::range("precondition.fill_permille", u64::from(fill_permille), 0, 1000)?;
+        if self.next_life > 1 {
+            let reason = "the device was written before; precondition a new one";
+            return Err(ConfigError::new("precondition.fill_permille", fill_permille, reason));
+        }
+        Ok(self.config.ftl.logical_units * u64::from(fill_permille) / 1000)
     }
 
     fn fill_in_order(&mut self, units: u32) {

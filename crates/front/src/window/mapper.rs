@@ -8,14 +8,15 @@ use std::sync::atomic::Ordering;
 
 use osier_device::Nanos;
 use osier_device::window::message::{Ask, LANE_BYTES, LANES, RING_ENTRIES, Reply, ToMapper, Words};
-use osier_device::window::{Grant, MapperId, WindowStats};
+use osier_device::window::{Grant, MapperId, WindowStats, ZAP_PAGES_MAX};
 use osier_pmr::words::Lines;
 use osier_pmr::{
     Consumer, DOORBELL_BYTES, Doorbell, Object, ObjectKind, PmrError, Producer, Region, Ring, RingError, SharedLines,
-    ring_bytes,
+    pass, ring_bytes,
 };
 
 use super::has_ended;
+use super::pagemap::PageMap;
 
 /// `SO_PEERPIDFD` of Linux's `socket.h`, which the libc crate lacks.
 const SO_PEERPIDFD: libc::c_int = 77;
@@ -25,6 +26,8 @@ const SO_PEERPIDFD: libc::c_int = 77;
 const LANES_USED_AT: u64 = 0;
 const FIGURES_AT: u64 = 8;
 const HELPS_AT: u64 = 128;
+/// Offset of the word that says on which processor the device runs, counted from 1.
+const PROCESSOR_AT: u64 = 192;
 /// Ends of commands that wait for a program to read them. Zaps that wait need no bound: there are only so many pages.
 const UNREAD_ENDS_MAX: usize = 8 * RING_ENTRIES;
 
@@ -37,6 +40,16 @@ pub(super) enum AttachError {
     Ring(#[from] RingError),
     #[error("cannot watch the program's process: {0}")]
     Watch(#[from] io::Error),
+}
+
+/// Pages that the program was asked to unmap.
+#[derive(Clone, Copy, Debug)]
+struct Zapped {
+    pages: [u64; ZAP_PAGES_MAX],
+    count: usize,
+    /// A bit for each page that is known to be dirty, and, up to `looked`, for each that was found so.
+    dirty: u64,
+    looked: usize,
 }
 
 /// See the module.
@@ -59,6 +72,11 @@ pub(super) struct Mapper {
     /// Of these, the ends of commands.
     unread_ends: usize,
     has_sent: bool,
+    /// What it was asked to unmap, in order; the first so many it has.
+    zapped: VecDeque<Zapped>,
+    acknowledged: usize,
+    /// Its page tables, once it has passed them on.
+    page_map: Option<PageMap>,
     /// It has acknowledged something since the device last looked around: it unmaps without being woken.
     pub is_unmapping: bool,
     bell: Doorbell,
@@ -91,6 +109,9 @@ impl Mapper {
             backlog: VecDeque::new(),
             unread_ends: 0,
             has_sent: false,
+            zapped: VecDeque::new(),
+            acknowledged: 0,
+            page_map: None,
             is_unmapping: false,
             bell: Doorbell::new(&bell, 0),
             pidfd: peer_pidfd(&socket)?,
@@ -143,10 +164,64 @@ impl Mapper {
         self.to_device.pop()
     }
 
-    /// Answers the fault of a lane.
-    pub fn answer(&mut self, lane: u16, due: Nanos, grant: Grant, now: Nanos) {
+    /// Takes its page tables, if it has just passed them on. Until it does, and if it never does, what it unmaps counts
+    /// as dirty.
+    pub fn take_page_map(&mut self) {
+        let mut base = [0; 8];
+        if self.page_map.is_none()
+            && let Ok((8, files)) = pass::receive(&self.socket, &mut base)
+            && let Some(file) = files.into_iter().next()
+        {
+            self.page_map = PageMap::new(file, u64::from_le_bytes(base));
+        }
+    }
+
+    /// Asks it to unmap pages; those whose bit is set in `known` are dirty.
+    pub fn zap(&mut self, pages: &[u64], known: u64) {
+        let mut all = [0; ZAP_PAGES_MAX];
+        all[..pages.len()].copy_from_slice(pages);
+        self.zapped.push_back(Zapped { pages: all, count: pages.len(), dirty: known, looked: 0 });
+        self.send(&ToMapper::Zap { count: pages.len(), pages: all });
+    }
+
+    /// It has unmapped the oldest pages that it had not; `false` if there are none.
+    pub fn acknowledge(&mut self) -> bool {
+        self.is_unmapping = true;
+        self.acknowledged += 1;
+        self.acknowledged <= self.zapped.len()
+    }
+
+    /// Whether pages that it has unmapped have not been looked at.
+    pub fn has_unlooked(&self) -> bool {
+        self.acknowledged > 0
+    }
+
+    /// Looks at a page that it has unmapped. With the last of those that went together, which of them are dirty.
+    pub fn look(&mut self) -> Option<u64> {
+        if self.acknowledged == 0 {
+            return None;
+        }
+        let zapped = self.zapped.front_mut()?;
+        while zapped.looked < zapped.count {
+            let index = zapped.looked;
+            zapped.looked += 1;
+            if zapped.dirty >> index & 1 == 0 {
+                let is_dirty = self.page_map.as_ref().is_none_or(|map| map.was_written(zapped.pages[index]));
+                zapped.dirty |= u64::from(is_dirty) << index;
+                break;
+            }
+        }
+        if zapped.looked < zapped.count {
+            return None;
+        }
+        self.acknowledged -= 1;
+        self.zapped.pop_front().map(|zapped| zapped.dirty)
+    }
+
+    /// Answers the fault of a lane; `more` of the pages that follow are granted with it.
+    pub fn answer(&mut self, lane: u16, due: Nanos, grant: Grant, more: u8, now: Nanos) {
         let lane = usize::from(lane);
-        let reply = Reply { due_ns: due.0, grant, taken_ns: self.taken_ns[lane], answered_ns: now.0 };
+        let reply = Reply { due_ns: due.0, grant, taken_ns: self.taken_ns[lane], answered_ns: now.0, more };
         let line = lane * 2 + 1;
         self.lanes.store_rest(line, &reply.encode());
         self.asked &= !(1 << lane);
@@ -182,6 +257,9 @@ impl Mapper {
 
     /// Writes the figures where the program reads them.
     pub fn publish(&mut self, stats: &WindowStats) {
+        // SAFETY: a plain call.
+        let processor = unsafe { libc::sched_getcpu() };
+        self.words.word64(PROCESSOR_AT).store(u64::try_from(processor + 1).unwrap_or(0), Ordering::Relaxed);
         let counts = &stats.counts;
         let words = [
             counts.faults,

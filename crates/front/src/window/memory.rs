@@ -1,15 +1,13 @@
 //! The memory that programs map: a page of it at its place in the window, there while the page is resident.
 
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
 use osier_device::window::{PAGE_BYTES, PageBytes, Resident};
 
-/// Pages given back to the system in a turn in which nothing else is to be done.
-const GIVEN_BACK_PER_TURN: usize = 8;
-
-/// Idle pages beyond the limit that wait for such a turn.
+/// Idle pages beyond the limit that wait for a turn in which nothing else is to be done.
 const IDLE_SLACK: usize = 1024;
 
 /// No memory to map.
@@ -30,7 +28,8 @@ pub struct Memory {
     bytes: usize,
     /// A bit for each page whose memory is kept though it has left.
     is_idle: Vec<u64>,
-    idle: usize,
+    /// Of these, whose bytes they have: one that comes back need not be copied.
+    idle: HashMap<u64, Option<u64>>,
     idle_max: usize,
     /// Where the search for an idle page goes on, in words.
     hand: usize,
@@ -70,7 +69,7 @@ impl Memory {
             base,
             bytes: length,
             is_idle: vec![0; (pages as usize).div_ceil(64)],
-            idle: 0,
+            idle: HashMap::new(),
             idle_max: (idle_bytes_max / PAGE_BYTES as u64) as usize,
             hand: 0,
         })
@@ -89,35 +88,51 @@ impl Memory {
         unsafe { self.base.add(offset).as_ptr() }
     }
 
-    /// Gives memory of idle pages beyond the limit back to the system, a little at a time, going round the window.
-    pub fn give_back(&mut self) {
-        for _ in 0..GIVEN_BACK_PER_TURN {
-            if self.idle <= self.idle_max {
-                return;
-            }
-            while self.is_idle[self.hand] == 0 {
-                self.hand = (self.hand + 1) % self.is_idle.len();
-            }
-            let page = self.hand * 64 + self.is_idle[self.hand].trailing_zeros() as usize;
-            self.note(page as u64, false);
-            let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-            let (offset, bytes) = ((page * PAGE_BYTES) as i64, PAGE_BYTES as i64);
-            // SAFETY: a plain call on an owned descriptor; nobody maps the page. A refusal costs memory alone.
-            unsafe { libc::fallocate(self.fd.as_raw_fd(), mode, offset, bytes) };
+    /// Gives the memory of an idle page beyond the limit back to the system, going round the window; whether there was
+    /// one. One at a time, because a fault may come meanwhile.
+    pub fn give_back(&mut self) -> bool {
+        if self.idle.len() <= self.idle_max {
+            return false;
         }
+        while self.is_idle[self.hand] == 0 {
+            self.hand = (self.hand + 1) % self.is_idle.len();
+        }
+        let page = self.hand * 64 + self.is_idle[self.hand].trailing_zeros() as usize;
+        self.take_idle(page as u64);
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        let (offset, bytes) = ((page * PAGE_BYTES) as i64, PAGE_BYTES as i64);
+        // SAFETY: a plain call on an owned descriptor; nobody maps the page. A refusal costs memory alone.
+        unsafe { libc::fallocate(self.fd.as_raw_fd(), mode, offset, bytes) };
+        true
     }
 
-    fn note(&mut self, page: u64, is_idle: bool) {
-        let (word, bit) = (page as usize / 64, 1 << (page % 64));
-        let was_idle = self.is_idle[word] & bit != 0;
-        self.is_idle[word] = if is_idle { self.is_idle[word] | bit } else { self.is_idle[word] & !bit };
-        self.idle = self.idle + usize::from(is_idle) - usize::from(was_idle);
+    /// The page is idle no more; what it had the bytes of, if it was.
+    fn take_idle(&mut self, page: u64) -> Option<Option<u64>> {
+        self.is_idle[page as usize / 64] &= !(1 << (page % 64));
+        self.idle.remove(&page)
     }
 }
 
 impl Resident for Memory {
-    fn load(&mut self, page: u64, bytes: Option<&PageBytes>) {
-        self.note(page, false);
+    fn held(&self, page: u64) -> Option<u64> {
+        self.idle.get(&page).copied().flatten()
+    }
+
+    fn expect(&self, bytes: &PageBytes) {
+        #[cfg(target_arch = "x86_64")]
+        for line in bytes.chunks(64) {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            // SAFETY: a hint, about bytes that live.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = bytes;
+    }
+
+    fn load(&mut self, page: u64, copy: Option<u64>, bytes: Option<&PageBytes>) {
+        if self.take_idle(page) == Some(copy) {
+            return;
+        }
         let to = self.at(page);
         match bytes {
             // SAFETY: a page of the mapping; a program that maps it against the rules races with itself alone.
@@ -132,9 +147,10 @@ impl Resident for Memory {
         unsafe { std::ptr::copy_nonoverlapping(self.at(page), bytes.as_mut_ptr(), PAGE_BYTES) };
     }
 
-    fn left(&mut self, page: u64) {
-        self.note(page, true);
-        if self.idle > self.idle_max + IDLE_SLACK {
+    fn left(&mut self, page: u64, copy: Option<u64>) {
+        self.is_idle[page as usize / 64] |= 1 << (page % 64);
+        self.idle.insert(page, copy);
+        if self.idle.len() > self.idle_max + IDLE_SLACK {
             self.give_back();
         }
     }

@@ -8,6 +8,8 @@
 
 mod mapper;
 mod memory;
+mod pagemap;
+mod store;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -19,19 +21,20 @@ use std::time::Duration;
 
 use osier_device::Nanos;
 use osier_device::model::{ModelConfig, ModelError};
-use osier_device::window::message::{Refusal, ToDevice, ToMapper, VERSION};
-use osier_device::window::{Fault, MapperId, Misuse, Output, Reserve, Window};
+use osier_device::window::message::{Ask, Refusal, ToDevice, ToMapper, VERSION};
+use osier_device::window::{ByteMedia, Fault, MapperId, Misuse, Output, Reserve, Window};
 use osier_pmr::{Backing, Doorbell, ObjectKind, PmrError, Region, WaitPolicy, Waiter, pass};
 
 use mapper::{AttachError, Mapper};
 pub use memory::{Memory, MemoryError};
+pub use store::FileStore;
 
 /// Between two looks at sockets and processes.
 const LOOK_NS: u64 = 1_000_000;
 /// Programs let in at one look: faults do not wait for more.
 const ACCEPTS_PER_LOOK: usize = 8;
-/// Entries taken from one mapper's ring before the others get their turn.
-const ENTRIES_PER_TURN: usize = 64;
+/// Entries taken from one mapper's ring before faults are looked for, and the others get their turn.
+const ENTRIES_PER_TURN: usize = 8;
 /// The first word of what a program is greeted with.
 const GREETING: u64 = u64::from_le_bytes(*b"OSIRWIN1");
 /// Bytes of a greeting: six words and the device's name, or why it refuses.
@@ -107,6 +110,8 @@ pub struct Server {
     next_look: Nanos,
     /// The latest program could not be let in, and that was said.
     is_closed: bool,
+    /// The media take no pages, and that was said.
+    is_stalled: bool,
 }
 
 impl Server {
@@ -115,9 +120,17 @@ impl Server {
     /// # Errors
     /// What could not be made, and why.
     pub fn new(config: &ModelConfig, options: &ServeOptions) -> Result<Server, ServeError> {
+        Server::with_media(config, options, ByteMedia::new(&config.flash))
+    }
+
+    /// Makes the device over flash whose bytes are kept as `media` says, and begins to listen.
+    ///
+    /// # Errors
+    /// What could not be made, and why.
+    pub fn with_media(config: &ModelConfig, options: &ServeOptions, media: ByteMedia) -> Result<Server, ServeError> {
         let pages = config.flash.ftl.logical_units;
         let memory = Memory::new(pages, options.idle_bytes_max)?;
-        let window = Window::new(config, options.reserve, options.seed, memory)?;
+        let window = Window::with_media(config, options.reserve, options.seed, memory, media)?;
         let bell_region = Region::create(&Backing::Memfd, BELL_BYTES, [0; 16])?;
         let bell = bell_region.allocate("bell", ObjectKind::DOORBELL, osier_pmr::DOORBELL_BYTES, 128)?;
         let listener = listen(&options.socket)?;
@@ -135,6 +148,7 @@ impl Server {
             outputs: Vec::new(),
             next_look: Nanos::ZERO,
             is_closed: false,
+            is_stalled: false,
         })
     }
 
@@ -167,13 +181,13 @@ impl Server {
         is_busy |= self.hand_out(now);
         for index in 0..self.mappers.len() {
             is_busy |= self.take_entries(now, index);
+            is_busy |= self.look_at_pages(now, index);
         }
         is_busy |= self.hand_out(now);
         if now >= self.next_look {
             self.look_around(now);
         }
-        if !is_busy {
-            self.window.resident_mut().give_back();
+        if !is_busy && !self.window.resident_mut().give_back() {
             self.wait(now);
         }
     }
@@ -193,7 +207,8 @@ impl Server {
             is_busy = true;
             // A time in the future would be believed.
             let at = Nanos(ask.at_ns.min(now.0));
-            let fault = Fault { mapper: mapper.id, lane, page: ask.page, is_store: ask.is_store };
+            let Ask { page, is_store, more_max, .. } = ask;
+            let fault = Fault { mapper: mapper.id, lane, page, is_store, more_max };
             if let Err(misuse) = self.window.fault(at, fault) {
                 mapper.fail(&misuse.to_string());
             }
@@ -210,10 +225,8 @@ impl Server {
             let Some(words) = mapper.next_entry() else { break };
             is_busy = true;
             let taken = match ToDevice::decode(&words) {
-                Ok(ToDevice::Acknowledge { dirty }) => {
-                    mapper.is_unmapping = true;
-                    self.window.zapped(now, id, dirty)
-                }
+                Ok(ToDevice::Acknowledge) if mapper.acknowledge() => Ok(()),
+                Ok(ToDevice::Acknowledge) => Err(Misuse::NothingToZap(id)),
                 Ok(ToDevice::Command(tag, command)) => self.window.command(now, id, tag, command),
                 Ok(ToDevice::Detach) => {
                     mapper.has_left = true;
@@ -231,6 +244,18 @@ impl Server {
         is_busy
     }
 
+    /// Looks at one page that a mapper has unmapped: the next fault may come at any moment. Whether there was one.
+    fn look_at_pages(&mut self, now: Nanos, index: usize) -> bool {
+        let mapper = &mut self.mappers[index];
+        let had_some = mapper.has_unlooked();
+        if let Some(dirty) = mapper.look()
+            && let Err(misuse) = self.window.zapped(now, mapper.id, dirty)
+        {
+            mapper.fail(&misuse.to_string());
+        }
+        had_some
+    }
+
     /// Does what the core says; whether it said anything.
     fn hand_out(&mut self, now: Nanos) -> bool {
         self.window.poll(now, &mut self.outputs);
@@ -246,12 +271,8 @@ impl Server {
             // It may just have gone.
             let Some(mapper) = self.mappers.iter_mut().find(|mapper| mapper.id == id) else { continue };
             match output {
-                Output::Answer { lane, due, grant, .. } => mapper.answer(lane, due, grant, answered),
-                Output::Zap { pages, known, .. } => {
-                    let mut all = [0; osier_device::window::ZAP_PAGES_MAX];
-                    all[..pages.len()].copy_from_slice(&pages);
-                    mapper.send(&ToMapper::Zap { count: pages.len(), pages: all, known });
-                }
+                Output::Answer { lane, due, grant, more, .. } => mapper.answer(lane, due, grant, more, answered),
+                Output::Zap { pages, known, .. } => mapper.zap(&pages, known),
                 Output::Done { tag, result, .. } => {
                     mapper.publish(&self.window.stats());
                     mapper.send(&ToMapper::Done { tag, result: result.as_ref().copied().map_err(Refusal::from) });
@@ -285,9 +306,15 @@ impl Server {
                 }
             }
         }
+        let stalled = self.window.stalled();
+        if let Some(error) = stalled.filter(|_| !self.is_stalled) {
+            tracing::error!(%error, "pages wait that have to be written; programs that need their frames wait too");
+        }
+        self.is_stalled = stalled.is_some();
         let stats = self.window.stats();
         for mapper in &mut self.mappers {
             mapper.publish(&stats);
+            mapper.take_page_map();
             let is_unmapping = std::mem::take(&mut mapper.is_unmapping);
             mapper.flush(!is_unmapping);
             mapper.has_left |= mapper.is_dead();
@@ -321,7 +348,9 @@ impl Server {
         };
         let name = self.name.clone();
         let fds = [self.window.resident().as_fd(), region.as_fd(), self.bell_region.as_fd(), self.own_pidfd.as_fd()];
-        if pass::send(mapper.socket(), &self.greeting(0, &name), &fds).is_err() {
+        // What it passes on is looked for now and then; nobody waits for it.
+        let sent = pass::send(mapper.socket(), &self.greeting(0, &name), &fds);
+        if sent.and_then(|()| mapper.socket().set_nonblocking(true)).is_err() {
             return self.window.detach(clock(), id);
         }
         self.mappers.push(mapper);

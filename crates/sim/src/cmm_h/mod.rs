@@ -15,7 +15,9 @@ use std::ops::ControlFlow;
 use osier_device::{Profile, ProfileError};
 use osier_flash::page::FillPattern;
 
-use crate::run::{Histogram, Io, Limits, Load, Options, Precondition, SimulateError, WarmUp, Watch, simulate};
+use crate::run::{
+    FillMethod, Histogram, Io, Limits, Load, Options, Precondition, SimulateError, WarmUp, Watch, simulate,
+};
 use crate::workload::{Workload, WorkloadError};
 
 pub use present::{ASSUMED, CALIBRATED, Role, Row, UNEXPLAINED};
@@ -223,7 +225,11 @@ fn run_profile(params: &CmmHParams, case: Case, profile: &Profile) -> Result<Out
     let options = Options {
         seed: Some(params.seed),
         capacity_bytes: Some(capacity_bytes),
-        precondition: Some(Precondition { fill_permille: 1000, pattern: FillPattern::Sequential }),
+        precondition: Some(Precondition {
+            fill_permille: 1000,
+            pattern: FillPattern::Sequential,
+            method: FillMethod::Analytic,
+        }),
         limits,
         ..Options::default()
     };

@@ -157,6 +157,11 @@ pub trait Watch {
         ControlFlow::Continue(())
     }
 
+    /// Called now and then while a device is filled by writing, with the pages written and all of them.
+    fn preconditioning(&mut self, _written: u64, _all: u64) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+
     /// Called for each counted request, in the order of completion.
     fn completed(&mut self, _io: &Io) -> ControlFlow<()> {
         ControlFlow::Continue(())

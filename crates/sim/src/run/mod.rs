@@ -20,6 +20,7 @@ mod present;
 pub mod report;
 pub mod series;
 mod simulate;
+mod since;
 
 #[cfg(test)]
 mod tests;
@@ -29,4 +30,4 @@ pub use histogram::Histogram;
 pub use latency::Latencies;
 pub use report::RunReport;
 pub use series::Series;
-pub use simulate::{Load, MakePolicy, Options, Precondition, SimulateError, simulate, simulate_with};
+pub use simulate::{FillMethod, Load, MakePolicy, Options, Precondition, SimulateError, simulate, simulate_with};

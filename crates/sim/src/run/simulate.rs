@@ -10,11 +10,12 @@ use osier_device::Profile;
 use osier_device::model::{Model, ModelError};
 use osier_flash::page::FillPattern;
 
-use super::driver::{DriveError, Limits, Measured, Watch, drive};
+use super::driver::{DriveError, Limits, Measured, Target, Watch, drive};
 use super::report::{Context, DevicePart, RunReport, TracePart};
-use crate::Source;
+use super::since::Since;
 use crate::trace::{Counts, FaultKind, PAGE_BYTES, Paced, Remap, RemapError, Remapped, Speed, TraceReader};
 use crate::workload::Workload;
+use crate::{Nanos, Source};
 
 /// What the device is asked.
 pub enum Load<'a> {
@@ -43,6 +44,18 @@ pub struct Precondition {
     pub fill_permille: u32,
     /// In which way.
     pub pattern: FillPattern,
+    /// How it comes to that.
+    pub method: FillMethod,
+}
+
+/// How a device is brought to its fill.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FillMethod {
+    /// As the closed form says, in no time and with no wear.
+    #[default]
+    Analytic,
+    /// By the writes themselves, before the first request.
+    Simulated,
 }
 
 impl fmt::Display for Precondition {
@@ -52,7 +65,15 @@ impl fmt::Display for Precondition {
             FillPattern::UniformRandom => "random",
         };
         let (whole, tenth) = (self.fill_permille / 10, self.fill_permille % 10);
-        if tenth == 0 { write!(f, "{whole}% {pattern}") } else { write!(f, "{whole}.{tenth}% {pattern}") }
+        if tenth == 0 {
+            write!(f, "{whole}% {pattern}")?
+        } else {
+            write!(f, "{whole}.{tenth}% {pattern}")?
+        }
+        match self.method {
+            FillMethod::Analytic => Ok(()),
+            FillMethod::Simulated => f.write_str(", simulated"),
+        }
     }
 }
 
@@ -174,10 +195,10 @@ fn simulate_on(
     watch: &mut dyn Watch,
 ) -> Result<RunReport, SimulateError> {
     let seed = options.seed_of(&load);
-    if let Some(Precondition { fill_permille, pattern }) = options.precondition {
-        let refuse = |why| SimulateError::Device { profile: name.to_owned(), why };
-        model.precondition(fill_permille, pattern, seed).map_err(refuse)?;
-    }
+    let origin = match options.precondition {
+        Some(fill) => precondition(model, name, fill, seed, watch)?,
+        None => Nanos::ZERO,
+    };
     let shape = model.config().flash.shape;
     let device = DevicePart {
         profile: name.to_owned(),
@@ -190,32 +211,57 @@ fn simulate_on(
         dies_per_channel: shape.dies_per_channel(),
     };
     let mut context = Context { device, ..Context::default() };
-    let measured = run_load(model, load, seed, options, &mut context, watch)?;
+    let measured = if origin > Nanos::ZERO {
+        run_load(&mut Since { model, origin }, load, seed, options, &mut context, watch)?
+    } else {
+        run_load(model, load, seed, options, &mut context, watch)?
+    };
     context.flash = (&model.stats().flash).into();
     context.erases = model.superblock_erases().collect();
     Ok(RunReport::new(&measured, context))
 }
 
-fn run_load(
+/// Fills a new device, and gives the time at which that ends.
+fn precondition(
     model: &mut Model,
+    name: &str,
+    fill: Precondition,
+    seed: u64,
+    watch: &mut dyn Watch,
+) -> Result<Nanos, SimulateError> {
+    let Precondition { fill_permille, pattern, method } = fill;
+    let refuse = |why| SimulateError::Device { profile: name.to_owned(), why };
+    match method {
+        FillMethod::Analytic => model.precondition(fill_permille, pattern, seed).map(|()| Nanos::ZERO).map_err(refuse),
+        FillMethod::Simulated => {
+            let mut look = |written, all| watch.preconditioning(written, all);
+            let ended = model.precondition_by_writing(fill_permille, pattern, seed, &mut look).map_err(refuse)?;
+            ended.continue_value().ok_or(DriveError::Stopped { submitted: 0 }.into())
+        }
+    }
+}
+
+fn run_load<T: Target>(
+    target: &mut T,
     load: Load<'_>,
     seed: u64,
     options: &Options,
     context: &mut Context,
     watch: &mut dyn Watch,
 ) -> Result<Measured, SimulateError> {
+    let capacity_bytes = context.device.capacity_bytes;
     context.workload.addresses = options.addresses.name().to_owned();
     match load {
         Load::Workload { name, workload } => {
             let workload = Workload { seed, ..workload.clone() };
             (context.workload.name, context.workload.seed) = (name.to_owned(), Some(seed));
             context.tenants = tenant_names(&workload);
-            run_workload(model, &workload, options, watch)
+            run_workload(target, capacity_bytes, &workload, options, watch)
         }
         Load::Trace { name, reader, speed } => {
             let paced = Paced::new(&mut *reader, speed);
-            let mut source = Remapped::new(paced, options.addresses, model.capacity_bytes(), PAGE_BYTES)?;
-            let measured = drive(model, vec![&mut source], options.limits, watch)?;
+            let mut source = Remapped::new(paced, options.addresses, capacity_bytes, PAGE_BYTES)?;
+            let measured = drive(target, vec![&mut source], options.limits, watch)?;
             context.workload.name = name.to_owned();
             context.workload.trace = Some(trace_part(reader.format().name(), reader.counts()));
             Ok(measured)
@@ -240,8 +286,9 @@ fn tenant_names(workload: &Workload) -> BTreeMap<u16, String> {
 }
 
 /// Each job has a lane of its own, so that a closed loop waits for its own requests alone.
-fn run_workload(
-    model: &mut Model,
+fn run_workload<T: Target>(
+    target: &mut T,
+    capacity_bytes: u64,
     workload: &Workload,
     options: &Options,
     watch: &mut dyn Watch,
@@ -249,11 +296,10 @@ fn run_workload(
     if options.addresses == Remap::Compact {
         return Err(SimulateError::CompactWorkload);
     }
-    let capacity_bytes = model.capacity_bytes();
     let remap = |job| Remapped::new(job, options.addresses, capacity_bytes, PAGE_BYTES);
     let mut jobs = workload.jobs().into_iter().map(remap).collect::<Result<Vec<_>, _>>()?;
     let sources = jobs.iter_mut().map(|job| job as &mut dyn Source).collect();
-    Ok(drive(model, sources, options.limits, watch)?)
+    Ok(drive(target, sources, options.limits, watch)?)
 }
 
 fn trace_part(format: &str, counts: &Counts) -> TracePart {

@@ -11,10 +11,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
-use osier_device::profile::parse_override;
 use osier_flash::page::FillPattern;
 use osier_sim::run::{
-    DriveError, Limits, Load, Options, Precondition, RunReport, SimulateError, WarmUp, simulate_with,
+    DriveError, FillMethod, Limits, Load, Options, Precondition, RunReport, SimulateError, WarmUp, simulate_with,
 };
 use osier_sim::trace::Speed;
 use osier_sim::workload::Workload;
@@ -39,7 +38,7 @@ pub struct SimArgs {
     #[arg(long, value_name = "NAME|FILE|-")]
     workload: String,
     /// Set a key of the profile otherwise, as in cache.eviction=sieve; may be given several times
-    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_setting)]
+    #[arg(long, value_name = "KEY=VALUE", value_parser = super::parse_setting)]
     set: Vec<(String, toml::Value)>,
     /// Draws everything that is random, also in a workload; the workload's own, or 1, if not given
     #[arg(long)]
@@ -47,8 +46,9 @@ pub struct SimArgs {
     /// Bytes that the host can address, if fewer than the profile has
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     capacity: Option<u64>,
-    /// Fill the device first, as after long use: how full, and `random` (the default) or `sequential`
-    #[arg(long, value_name = "FILL[:PATTERN]", value_parser = parse_precondition)]
+    /// Fill the device first, as after long use: how full, `random` (the default) or `sequential`, and `analytic` (the
+    /// default), in no time as a closed form says, or `simulated`, by the writes themselves
+    #[arg(long, value_name = "FILL[:PATTERN[:METHOD]]", value_parser = parse_precondition)]
     precondition: Option<Precondition>,
     /// Do not count the first requests, or those of the first time, as in 100000 or 5s
     #[arg(long, value_name = "N|TIME", value_parser = parse_warm_up)]
@@ -87,22 +87,26 @@ pub struct SimArgs {
     quiet: bool,
 }
 
-fn parse_setting(text: &str) -> Result<(String, toml::Value), String> {
-    parse_override(text).map_err(|error| error.to_string())
-}
-
 fn parse_precondition(text: &str) -> Result<Precondition, String> {
-    let (fill, pattern) = text.split_once(':').unwrap_or((text, "random"));
+    let mut words = text.splitn(3, ':');
+    let (fill, pattern) = (words.next().unwrap_or_default(), words.next().unwrap_or("random"));
+    let method = match words.next() {
+        None | Some("analytic") => Some(FillMethod::Analytic),
+        Some("simulated") => Some(FillMethod::Simulated),
+        Some(_) => None,
+    };
     let fill_permille = scaled(fill.trim_end_matches('%'), 10).filter(|permille| *permille <= 1000);
     let pattern = match pattern {
         "random" => Some(FillPattern::UniformRandom),
         "sequential" => Some(FillPattern::Sequential),
         _ => None,
     };
-    let both = fill_permille.and_then(|fill| u32::try_from(fill).ok()).zip(pattern);
-    let both = both.map(|(fill_permille, pattern)| Precondition { fill_permille, pattern });
-    both.ok_or_else(|| {
-        format!("`{text}` is no fill: write percent with at most one decimal, and `random` or `sequential`, as in 100%:random")
+    let all = fill_permille.and_then(|fill| u32::try_from(fill).ok()).zip(pattern).zip(method);
+    let all = all.map(|((fill_permille, pattern), method)| Precondition { fill_permille, pattern, method });
+    all.ok_or_else(|| {
+        format!(
+            "`{text}` is no fill: write percent with at most one decimal, `random` or `sequential`, and `analytic` or `simulated`, as in 100%:random or 80%:random:simulated"
+        )
     })
 }
 
@@ -236,10 +240,11 @@ mod tests {
 
     #[test]
     fn what_options_mean() {
-        let fill = |text: &str| parse_precondition(text).map(|fill| (fill.fill_permille, fill.pattern));
-        assert_eq!(fill("100%"), Ok((1000, FillPattern::UniformRandom)));
-        assert_eq!(fill("62.5:sequential"), Ok((625, FillPattern::Sequential)));
-        for text in ["101%", "full", "50:often", "1.25%", ""] {
+        let fill = |text: &str| parse_precondition(text).map(|fill| (fill.fill_permille, fill.pattern, fill.method));
+        assert_eq!(fill("100%"), Ok((1000, FillPattern::UniformRandom, FillMethod::Analytic)));
+        assert_eq!(fill("62.5:sequential"), Ok((625, FillPattern::Sequential, FillMethod::Analytic)));
+        assert_eq!(fill("100%:random:simulated"), Ok((1000, FillPattern::UniformRandom, FillMethod::Simulated)));
+        for text in ["101%", "full", "50:often", "1.25%", "", "100%:random:guessed", "100%:simulated"] {
             assert!(fill(text).unwrap_err().contains("100%:random"), "{text}");
         }
         assert_eq!(parse_warm_up("10"), Ok(WarmUp::Requests(10)));

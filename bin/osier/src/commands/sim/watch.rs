@@ -58,6 +58,21 @@ impl Watch for Looker {
         ControlFlow::Continue(())
     }
 
+    fn preconditioning(&mut self, written: u64, all: u64) -> ControlFlow<()> {
+        if self.stop.is_set() {
+            return ControlFlow::Break(());
+        }
+        if let Some((began, last)) = &mut self.shown
+            && last.elapsed() >= LINE_EVERY
+        {
+            *last = Instant::now();
+            let (percent, millions) = (written * 100 / all.max(1), written as f64 / 1e6);
+            let left = began.elapsed().as_secs_f64() * (all - written) as f64 / written.max(1) as f64;
+            eprint!("\r\x1b[K{percent:3}% preconditioned, {millions:.1} million pages written; {left:.0} s left");
+        }
+        ControlFlow::Continue(())
+    }
+
     fn completed(&mut self, io: &Io) -> ControlFlow<()> {
         let Some(log) = &mut self.per_io else { return ControlFlow::Continue(()) };
         match log.add(io) {

@@ -106,10 +106,30 @@ pub fn run(args: &SweepArgs, context: &Context) -> Result<Exit> {
         return Err(Failure::new(Exit::Failure, text).into());
     }
     let rows: Vec<Row> = rows.into_values().collect();
+    if let Some(error) = nothing_ran(&rows) {
+        run.journal.remove()?;
+        return Err(error.into());
+    }
     write_whole(&files.csv, "results", &sweep::to_csv(&sweep, &digest, &rows))?;
     write_whole(&files.page, "page", &sweep::to_report(&sweep, &digest, &rows).to_html())?;
     run.journal.remove()?;
     report(&rows, &digest, &files, context)
+}
+
+/// Reasons that are shown where no point could be run.
+const REASONS_MAX: usize = 3;
+
+/// A table without a figure is no result: what to say instead.
+fn nothing_ran(rows: &[Row]) -> Option<Failure> {
+    let mut reasons = Vec::new();
+    for row in rows {
+        let Err(reason) = &row.figures else { return None };
+        if reasons.len() < REASONS_MAX && !reasons.contains(reason) {
+            reasons.push(reason.clone());
+        }
+    }
+    let text = format!("none of the {} points can be run, and nothing was written: {}", rows.len(), reasons.join("; "));
+    Some(Failure::new(Exit::BadInput, text))
 }
 
 /// A sweep under way.

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use osier_device::{Profile, ProfileError};
 use osier_flash::page::FillPattern;
-use osier_sim::run::{Limits, Load, Options, Precondition, WarmUp, simulate_with};
+use osier_sim::run::{FillMethod, Limits, Load, Options, Precondition, WarmUp, simulate_with};
 use osier_sim::sweep::{Fill, Point, RunOptions, Sweep, Value, figures};
 use osier_sim::workload::{Workload, WorkloadError};
 
@@ -142,7 +142,11 @@ impl Inputs {
             seed: Some(point.seed),
             capacity_bytes: self.run.capacity_bytes,
             set: point.set.iter().map(|(key, value)| (key.clone(), value.to_string())).collect(),
-            precondition: fill.map(|(fill_permille, fill)| Precondition { fill_permille, pattern: pattern(fill) }),
+            precondition: fill.map(|(fill_permille, fill)| Precondition {
+                fill_permille,
+                pattern: pattern(fill),
+                method: FillMethod::Analytic,
+            }),
             limits: Limits {
                 warm_up: self.run.warm_up_requests.map_or(WarmUp::None, WarmUp::Requests),
                 requests_max: self.run.requests_max,
@@ -169,6 +173,14 @@ fn is_path(word: &str) -> bool {
 /// The text of a workload that is sound.
 fn find_workload(directory: &Path, word: &str) -> Result<String> {
     let refuse = |text: String| Failure::new(Exit::BadInput, text);
+    if is_path(word) && !word.ends_with(".toml") {
+        let text = format!(
+            "{word} is no workload of a sweep: choose built-in ones ({}) or descriptions, whose names end in .toml; \
+             `osier sim` replays a trace, with `--set` for the keys of the profile",
+            Workload::built_in_names().collect::<Vec<_>>().join(", ")
+        );
+        return Err(refuse(text).into());
+    }
     if !is_path(word) {
         Workload::built_in(word).map_err(|error| refuse(error.to_string()))?;
         return Ok(Workload::built_in_text(word).unwrap_or_default().to_owned());

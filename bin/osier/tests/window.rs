@@ -1,0 +1,524 @@
+//! `osier window` and `osier run` as a user meets them: real programs with more heap than the device has cache, what a
+//! fork and a death do to them, and what is refused.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::Once;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Nothing here takes that long; what does hangs.
+const PATIENCE: Duration = Duration::from_secs(240);
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// The directory of this program's builds, with the two libraries in it.
+fn builds() -> PathBuf {
+    static LIBRARIES: Once = Once::new();
+    LIBRARIES.call_once(|| {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--offline", "--package", "osier-preload", "--package", "osier-capi"]);
+        assert!(cargo.current_dir(root()).status().unwrap().success(), "the libraries can be built");
+    });
+    Path::new(env!("CARGO_BIN_EXE_osier")).parent().unwrap().to_owned()
+}
+
+/// A device that serves its window.
+struct Device {
+    process: Child,
+    directory: tempfile::TempDir,
+}
+
+impl Device {
+    /// With so many MiB of window and of cache, and other options.
+    fn start(window: u32, cache: u32, options: &[&str]) -> Device {
+        let directory = tempfile::tempdir().unwrap();
+        let mut command = serve(&directory.path().join("s"), window, cache);
+        let mut process = command.args(options).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stderr.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.starts_with("osier: a window of"), "{line}");
+        Device { process, directory }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.directory.path().join("s")
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// `osier run` with options, and a program.
+    fn run(&self, options: &[&str], program: &[&str]) -> Command {
+        builds();
+        let mut command = osier();
+        command.args(["--json", "run", "--device"]).arg(self.socket()).args(options).arg("--").args(program);
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a program to its end, and insists on its being well; its output and its figures.
+    fn expect(&self, options: &[&str], program: &[&str]) -> (String, Value) {
+        let stats = self.path("stats");
+        let mut all = vec!["--stats", stats.to_str().unwrap()];
+        all.extend(options);
+        let (status, out, err) = finish(self.run(&all, program));
+        assert!(status.success(), "{program:?}: {status}\n{out}\n{err}");
+        let text = fs::read_to_string(&stats).unwrap();
+        fs::remove_file(&stats).unwrap();
+        (out, serde_json::from_str(text.lines().next().unwrap()).unwrap())
+    }
+
+    /// Ends the device in order; its report.
+    fn stop(mut self) -> Value {
+        let pid = self.process.id().to_string();
+        assert!(Command::new("kill").arg(&pid).status().unwrap().success());
+        let mut report = String::new();
+        self.process.stdout.take().unwrap().read_to_string(&mut report).unwrap();
+        assert!(await_end(&mut self.process).success());
+        serde_json::from_str(&report).unwrap()
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn osier() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_osier"))
+}
+
+fn serve(socket: &Path, window: u32, cache: u32) -> Command {
+    let mut command = osier();
+    command.args(["--json", "window", "serve", "--socket"]).arg(socket);
+    command.args(["--capacity", &format!("{window}MiB"), "--cache", &format!("{cache}MiB")]);
+    command
+}
+
+fn await_end(process: &mut Child) -> ExitStatus {
+    let began = Instant::now();
+    loop {
+        if let Some(status) = process.try_wait().unwrap() {
+            return status;
+        }
+        if began.elapsed() > PATIENCE {
+            let _ = process.kill();
+            panic!("it hangs");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn finish(mut command: Command) -> (ExitStatus, String, String) {
+    let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut err = process.stderr.take().unwrap();
+    let errors = std::thread::spawn(move || {
+        let mut text = String::new();
+        err.read_to_string(&mut text).unwrap();
+        text
+    });
+    let mut out = String::new();
+    process.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+    (await_end(&mut process), out, errors.join().unwrap())
+}
+
+/// Runs a command that is refused; what it said.
+fn refused(command: Command, code: i32) -> String {
+    let (status, out, err) = finish(command);
+    assert_eq!(status.code(), Some(code), "{out}\n{err}");
+    serde_json::from_str::<Value>(err.lines().last().unwrap()).unwrap()["error"].as_str().unwrap().to_owned()
+}
+
+/// Whether this machine gives this user what handlers need.
+fn may_handle_faults() -> bool {
+    let setting = fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").unwrap_or_default();
+    let may = setting.trim() == "1" || fs::File::options().read(true).write(true).open("/dev/userfaultfd").is_ok();
+    if !may {
+        println!("SKIPPED: this user may not use userfaultfd");
+    }
+    may
+}
+
+/// The path of a program, unless it is not there.
+fn installed(name: &str) -> Option<String> {
+    let path = Path::new("/usr/bin").join(name);
+    if !path.exists() {
+        println!("SKIPPED: {name} is not installed");
+        return None;
+    }
+    Some(path.to_str().unwrap().to_owned())
+}
+
+/// A program in C, compiled.
+fn compile(source: &str, out: &Path, more: &[&str]) -> Option<String> {
+    installed("cc")?;
+    let source = root().join(source);
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(out).arg(source).args(more);
+    let Output { status, stderr, .. } = cc.output().unwrap();
+    assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
+    Some(out.to_str().unwrap().to_owned())
+}
+
+#[test]
+fn a_heap_beyond_the_cache_does_what_the_manual_pages_promise() {
+    if !may_handle_faults() {
+        return;
+    }
+    // With prefetching, pages are there that nobody faulted for.
+    for (mode, options) in [("sleeping", &[][..]), ("spinning", &["--set", "cache.prefetch=next-n"][..])] {
+        let device = Device::start(256, 8, options);
+        let Some(heap) = compile("bin/osier/tests/programs/heap.c", &device.path("heap"), &[]) else { return };
+        let (out, stats) = device.expect(&["--mode", mode], &[&heap, "16"]);
+        assert_eq!(out, "well\n");
+        assert!(stats["used_bytes_max"].as_u64().unwrap() > 16 << 20, "{stats}");
+        assert_eq!(stats["lateness"]["count"], stats["latency"]["count"]);
+        // A second program finds what the first left, and must not see it.
+        let (out, _) = device.expect(&["--mode", mode], &[&heap, "4"]);
+        assert_eq!(out, "well\n");
+        let report = device.stop();
+        assert!(report["evicted_dirty"].as_u64().unwrap() > 4 * 2048, "{report}");
+    }
+}
+
+#[test]
+fn stock_programs_give_the_same_results() {
+    if !may_handle_faults() {
+        return;
+    }
+    let temporary = std::env::temp_dir();
+    let device = Device::start(512, 8, &["--media", temporary.to_str().unwrap()]);
+    let python = "import hashlib\nd={i: str(i)*20 for i in range(120000)}\nl=sorted(d.values(), reverse=True)\n\
+                  print(hashlib.md5(''.join(l).encode()).hexdigest())\nb=bytearray(20<<20)\nb[::4096]=b'x'*5120\n\
+                  print(hashlib.md5(b).hexdigest())";
+    let sql = "create table t(a integer primary key, b text); with recursive n(i) as (select 1 union all select i+1 from n \
+               where i<60000) insert into t select i, printf('%0200d', i*7919%60000) from n; select count(*), \
+               sum(a*length(b)) from t; select a from t order by b limit 3; pragma integrity_check;";
+    let numbers = device.path("numbers");
+    let mut file = fs::File::create(&numbers).unwrap();
+    (0..200_000_u64).for_each(|i| writeln!(file, "{}", i * 2_654_435_761 % 1_000_003).unwrap());
+    let numbers = numbers.to_str().unwrap();
+    let programs = [
+        ("python3", vec!["-c", python]),
+        ("sqlite3", vec![":memory:", "pragma cache_size=-40000;", sql]),
+        ("sort", vec!["-n", "-S", "24M", "--parallel=2", numbers]),
+    ];
+    for (name, arguments) in programs {
+        let Some(path) = installed(name) else { continue };
+        let plain = Command::new(&path).args(&arguments).output().unwrap();
+        assert!(plain.status.success() && !plain.stdout.is_empty());
+        let mut program = vec![path.as_str()];
+        program.extend(arguments);
+        let (out, stats) = device.expect(&[], &program);
+        assert!(out.as_bytes() == plain.stdout, "{name} gives another result");
+        assert!(stats["used_bytes_max"].as_u64().unwrap() > 16 << 20, "{name}: {stats}");
+        assert!(stats["latency"]["count"].as_u64().unwrap() > 2048, "{name}: {stats}");
+    }
+}
+
+#[test]
+fn programs_that_a_program_starts_have_heaps_of_their_own() {
+    if !may_handle_faults() {
+        return;
+    }
+    let device = Device::start(512, 16, &[]);
+    let Some(gcc) = installed("gcc") else { return };
+    let source = root().join("bin/osier/tests/programs/heap.c");
+    let out = device.path("compiled");
+    let stats = device.path("all");
+    let program = [&gcc, "-O2", "-pthread", "-o", out.to_str().unwrap(), source.to_str().unwrap()];
+    let (status, _, err) = finish(device.run(&["--children", "--stats", stats.to_str().unwrap()], &program));
+    assert!(status.success(), "{err}");
+    // The driver, the compiler, the assembler, and the linker with what calls it.
+    let runs = fs::read_to_string(&stats).unwrap().lines().count();
+    assert!(runs >= 4, "{runs} programs had heaps");
+    assert_eq!(
+        finish({
+            let mut c = Command::new(&out);
+            c.arg("3");
+            c
+        })
+        .1,
+        "well\n"
+    );
+    // Without the option what a program starts is as always.
+    let (_, figures) = device.expect(&[], &["/bin/sh", "-c", "env | grep -c -e OSIER -e LD_PRELOAD; exit 0"]);
+    assert_eq!(figures["heap_bytes"], 512 << 20);
+}
+
+/// A client of Redis.
+struct Redis {
+    stream: BufReader<UnixStream>,
+}
+
+impl Redis {
+    fn connect(socket: &Path) -> Redis {
+        let began = Instant::now();
+        loop {
+            match UnixStream::connect(socket) {
+                Ok(stream) => return Redis { stream: BufReader::new(stream) },
+                Err(error) => assert!(began.elapsed() < PATIENCE, "{error}"),
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn send(&mut self, words: &[&[u8]]) {
+        let mut text = format!("*{}\r\n", words.len()).into_bytes();
+        for word in words {
+            text.extend(format!("${}\r\n", word.len()).into_bytes());
+            text.extend(*word);
+            text.extend(b"\r\n");
+        }
+        self.stream.get_mut().write_all(&text).unwrap();
+    }
+
+    /// A status, or the bytes of a value.
+    fn reply(&mut self) -> Vec<u8> {
+        let mut line = String::new();
+        self.stream.read_line(&mut line).unwrap();
+        match line.trim_end().strip_prefix('$') {
+            None => line.trim_end().as_bytes().to_vec(),
+            Some(length) => {
+                let mut value = vec![0; length.parse::<usize>().unwrap() + 2];
+                self.stream.read_exact(&mut value).unwrap();
+                value.truncate(value.len() - 2);
+                value
+            }
+        }
+    }
+
+    fn set_all(&mut self, count: u64, generation: u64) {
+        self.all(
+            count,
+            |redis, key| redis.send(&[b"SET", key.to_string().as_bytes(), &value(key, generation)]),
+            |_, reply| {
+                assert_eq!(reply, b"+OK");
+            },
+        );
+    }
+
+    fn check_all(&mut self, count: u64, generation: u64) {
+        self.all(
+            count,
+            |redis, key| redis.send(&[b"GET", key.to_string().as_bytes()]),
+            |key, reply| {
+                assert!(reply == value(key, generation), "key {key} of generation {generation} is another");
+            },
+        );
+    }
+
+    /// Sends a command for each key, many at a time, and looks at each reply.
+    fn all(&mut self, count: u64, send: impl Fn(&mut Redis, u64), check: impl Fn(u64, Vec<u8>)) {
+        for first in (0..count).step_by(64) {
+            let keys = first..count.min(first + 64);
+            keys.clone().for_each(|key| send(self, key));
+            keys.for_each(|key| {
+                let reply = self.reply();
+                check(key, reply);
+            });
+        }
+    }
+
+    fn say(&mut self, words: &[&[u8]]) -> String {
+        self.send(words);
+        String::from_utf8(self.reply()).unwrap()
+    }
+}
+
+/// About a kilobyte that no other key has.
+fn value(key: u64, generation: u64) -> Vec<u8> {
+    let mut state = key * 31 + generation;
+    let mut word = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state
+    };
+    (0..120).flat_map(|_| word().to_le_bytes()).collect()
+}
+
+fn redis_arguments<'a>(socket: &'a str, directory: &'a str) -> Vec<&'a str> {
+    vec!["--port", "0", "--unixsocket", socket, "--dir", directory, "--save", "", "--loglevel", "warning"]
+}
+
+#[test]
+fn redis_keeps_every_value_and_its_background_save_is_of_one_instant() {
+    const KEYS: u64 = 16_000;
+    const GENERATIONS: u64 = 8;
+    if !may_handle_faults() {
+        return;
+    }
+    let (Some(server), Some(bench)) = (installed("redis-server"), installed("redis-benchmark")) else { return };
+    // 16,000 keys of a kilobyte are twice the cache, and a fifth of the flash.
+    let device = Device::start(96, 8, &[]);
+    let (socket, directory) = (device.path("redis"), device.path("data"));
+    fs::create_dir(&directory).unwrap();
+    let (socket_text, directory_text) = (socket.to_str().unwrap(), directory.to_str().unwrap());
+    let mut program = vec![server.as_str()];
+    program.extend(redis_arguments(socket_text, directory_text));
+    let mut run = device.run(&[], &program);
+    let mut process = run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut redis = Redis::connect(&socket);
+    redis.set_all(KEYS, 1);
+    redis.check_all(KEYS, 1);
+    assert_eq!(redis.say(&[b"BGSAVE"]), "+Background saving started");
+    // The child writes what was there while all of it changes.
+    // And enough more to fill the flash.
+    (2..=GENERATIONS).for_each(|generation| redis.set_all(KEYS, generation));
+    let mut benchmark = Command::new(bench);
+    benchmark.args(["-s", socket_text, "-q", "-n", "4000", "-r", "1000", "-d", "200", "-t", "set,get,lpush,hset"]);
+    assert!(finish(benchmark).0.success());
+    redis.check_all(KEYS, GENERATIONS);
+    let began = Instant::now();
+    while redis.say(&[b"LASTSAVE"]) == ":0" || !directory.join("dump.rdb").exists() {
+        assert!(began.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    redis.send(&[b"SHUTDOWN", b"NOSAVE"]);
+    assert!(await_end(&mut process).success());
+    let report = device.stop_keeping(|device| {
+        // What was saved is what was there at that instant; a Redis with an ordinary heap reads it.
+        let again = device.path("again");
+        let mut plain = Command::new(&server);
+        plain.args(redis_arguments(again.to_str().unwrap(), directory_text)).stdout(Stdio::null());
+        let mut plain = plain.spawn().unwrap();
+        let mut redis = Redis::connect(&again);
+        let began = Instant::now();
+        while redis.say(&[b"PING"]) != "+PONG" {
+            assert!(began.elapsed() < PATIENCE, "it loads for ever");
+        }
+        redis.check_all(KEYS, 1);
+        redis.send(&[b"SHUTDOWN", b"NOSAVE"]);
+        assert!(await_end(&mut plain).success());
+    });
+    assert!(report["misses"].as_u64().unwrap() > KEYS, "{report}");
+    assert!(report["superblocks_erased"].as_u64().unwrap() > 0, "collection works: {report}");
+    assert!(report["waf_ppm"].as_u64().unwrap() > 1_000_000, "{report}");
+}
+
+impl Device {
+    fn stop_keeping(self, f: impl FnOnce(&Device)) -> Value {
+        f(&self);
+        self.stop()
+    }
+}
+
+#[test]
+fn a_program_whose_device_is_killed_gets_sigbus_and_a_message() {
+    if !may_handle_faults() {
+        return;
+    }
+    let Some(python) = installed("python3") else { return };
+    for mode in ["sleeping", "spinning"] {
+        let mut device = Device::start(256, 8, &[]);
+        let endless = "b=[bytearray(1<<20) for _ in range(24)]\nprint('it begins', flush=True)\nwhile True:\n  for x in b: x[7::4096]=b'z'*256";
+        let mut run = device.run(&["--mode", mode], &[&python, "-c", endless]);
+        let mut process = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "it begins\n");
+        std::thread::sleep(Duration::from_millis(200));
+        device.process.kill().unwrap();
+        let status = await_end(&mut process);
+        assert_eq!(status.signal(), Some(libc::SIGBUS), "{mode}: {status}");
+        let mut said = String::new();
+        process.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert!(said.contains("the device has died") && said.contains("cylon"), "{mode}: {said}");
+    }
+}
+
+#[test]
+fn what_a_run_cannot_have_is_said() {
+    if !may_handle_faults() {
+        return;
+    }
+    let device = Device::start(64, 8, &[]);
+    let run = |options: &[&str]| device.run(options, &["/bin/true"]);
+    assert!(refused(run(&["--heap", "1GiB"]), 3).contains("ask for at most that"));
+    assert!(refused(run(&["--heap", "33MiB"]), 3).contains("multiple of 32 MiB"));
+    let mut nowhere = osier();
+    nowhere.args(["--json", "run", "--device", "/nonexistent/s", "--", "/bin/true"]);
+    assert!(refused(nowhere, 8).contains("is it running?"));
+    assert!(refused(device.run(&[], &["/nonexistent/program"]), 3).contains("no program"));
+    if let Some(cc) = installed("cc") {
+        let source = device.path("a.c");
+        fs::write(&source, "int main(void) { return 0; }").unwrap();
+        let out = device.path("static");
+        if Command::new(cc).args(["-static", "-o"]).arg(&out).arg(&source).status().unwrap().success() {
+            assert!(refused(device.run(&[], &[out.to_str().unwrap()]), 3).contains("statically linked"));
+        }
+    }
+    // A second program finds no room as long as the first has all of it, and then does.
+    let mut first = device.run(&[], &["/bin/cat"]).stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let began = Instant::now();
+    loop {
+        let (status, _, err) = finish(device.run(&[], &["/bin/true"]));
+        if !status.success() {
+            assert!(status.code() == Some(126) && err.contains("does not fit beside the others"), "{status}: {err}");
+            break;
+        }
+        assert!(began.elapsed() < PATIENCE);
+    }
+    drop(first.stdin.take());
+    assert!(await_end(&mut first).success());
+    device.expect(&[], &["/bin/true"]);
+    let busy = serve(&device.socket(), 64, 8);
+    assert!(refused(busy, 4).contains("listen at"));
+    let larger = serve(&device.path("other"), 64, 128);
+    assert!(refused(larger, 3).contains("cache.size"));
+    let mut no_media = serve(&device.path("other"), 64, 8);
+    no_media.args(["--media", "/nonexistent/media"]);
+    assert!(refused(no_media, 3).contains("a file for the flash in /nonexistent/media"));
+    let nowhere = serve(Path::new("/nonexistent/directory/s"), 64, 8);
+    assert!(refused(nowhere, 3).contains("/nonexistent/directory/s"));
+}
+
+#[test]
+fn without_permission_a_run_says_which_setting_to_change() {
+    const NOBODY: u32 = 65_534;
+    let setting = fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").unwrap_or_default();
+    let is_root = fs::File::open("/proc/1/environ").is_ok();
+    if setting.trim() != "0" || !is_root {
+        println!("SKIPPED: it needs root, and a system that gives others no userfaultfd");
+        return;
+    }
+    let device = Device::start(64, 8, &[]);
+    // A place where others may go, with what they run.
+    let all = || fs::Permissions::from_mode(0o777);
+    fs::set_permissions(device.directory.path(), all()).unwrap();
+    fs::set_permissions(device.socket(), all()).unwrap();
+    let own = device.path("osier");
+    fs::copy(env!("CARGO_BIN_EXE_osier"), &own).unwrap();
+    let mut command = Command::new(&own);
+    command.args(["--json", "run", "--device"]).arg(device.socket()).args(["--", "/bin/true"]);
+    command.uid(NOBODY).gid(NOBODY).env("HOME", device.directory.path());
+    let said = refused(command, 3);
+    assert!(said.contains("vm.unprivileged_userfaultfd=1") && !said.contains("InThread"), "{said}");
+}
+
+#[test]
+fn a_program_in_c_uses_each_command() {
+    let device = Device::start(64, 8, &["--set", "cache.pinned_pages_max=16"]);
+    let builds = builds();
+    let (include, libraries) = (root().join("crates/capi/include"), builds.to_str().unwrap());
+    let more = ["-I", include.to_str().unwrap(), "-L", libraries, "-losier_window"];
+    let Some(counter) = compile("crates/capi/examples/counter.c", &device.path("counter"), &more) else { return };
+    let mut command = Command::new(counter);
+    command.arg(device.socket()).env("LD_LIBRARY_PATH", libraries);
+    let (status, out, err) = finish(command);
+    assert!(status.success(), "{status}: {err}");
+    assert!(out.contains("pages programmed"), "{out}");
+}

@@ -1,0 +1,329 @@
+//! Programs whose heaps share a window: what `osier run` tells the library that it preloads, and who has which part.
+//!
+//! Beside the device's socket lies a file. A program *leases* a part of the window by a lock on the bytes of the same
+//! numbers in that file, so that the kernel gives the part back whenever and however the program ends. The file's first
+//! word says up to where the window was ever used: pages beyond are zero, others have what their last user left.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, IntoRawFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+
+use crate::uffd::PAGE;
+use crate::window::FaultMode;
+
+/// Anonymous mappings that are smaller stay in ordinary memory, unless the user says otherwise.
+pub const THRESHOLD_BYTES: u64 = 128 << 10;
+/// With programs that the program starts, each has this part of the window unless the user says otherwise.
+const CHILDREN_SHARE: u64 = 8;
+/// Heaps are of a multiple of this: what the allocator takes at a time.
+pub const HEAP_UNIT_BYTES: u64 = 32 << 20;
+/// Locks that others may take from under a search before it gives up.
+const TRIES_MAX: u32 = 1_000;
+/// Where the bytes that are locked begin: those before hold the file's word.
+const LOCKS_AT: u64 = PAGE as u64;
+
+const SOCKET: &str = "OSIER_RUN_SOCKET";
+const HEAP: &str = "OSIER_RUN_HEAP";
+const THRESHOLD: &str = "OSIER_RUN_THRESHOLD";
+const SMALL: &str = "OSIER_RUN_SMALL";
+const MODE: &str = "OSIER_RUN_MODE";
+const STATS: &str = "OSIER_RUN_STATS";
+const FORMAT: &str = "OSIER_RUN_FORMAT";
+const CHILDREN: &str = "OSIER_RUN_CHILDREN";
+
+/// What `osier run` says to the preloaded library.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Where the device serves.
+    pub socket: PathBuf,
+    /// Bytes of the window for the program; nothing means as much as is sensible.
+    pub heap_bytes: Option<u64>,
+    /// Anonymous mappings of so many bytes and more lie in the window.
+    pub threshold_bytes: u64,
+    /// Allocations of fewer bytes stay in ordinary memory.
+    pub small_bytes: u64,
+    /// Who resolves faults.
+    pub mode: FaultMode,
+    /// Where the figures go at the end, if not to standard error.
+    pub stats: Option<PathBuf>,
+    /// Whether they are JSON.
+    pub json: bool,
+    /// Whether programs that the program starts have their heaps in the window too.
+    pub children: bool,
+}
+
+impl Settings {
+    /// As variables of the environment.
+    #[must_use]
+    pub fn to_env(&self) -> Vec<(&'static str, OsString)> {
+        let mode = match self.mode {
+            FaultMode::Spinning => "spinning",
+            FaultMode::InThread | FaultMode::Sleeping => "sleeping",
+        };
+        let mut all: Vec<(&'static str, OsString)> = vec![
+            (SOCKET, self.socket.clone().into()),
+            (THRESHOLD, self.threshold_bytes.to_string().into()),
+            (SMALL, self.small_bytes.to_string().into()),
+            (MODE, mode.into()),
+            (FORMAT, if self.json { "json" } else { "text" }.into()),
+            (CHILDREN, if self.children { "1" } else { "0" }.into()),
+        ];
+        all.extend(self.heap_bytes.map(|bytes| (HEAP, bytes.to_string().into())));
+        all.extend(self.stats.clone().map(|path| (STATS, path.into())));
+        all
+    }
+
+    /// From there; nothing when `osier run` is not what started this program.
+    #[must_use]
+    pub fn from_env() -> Option<Settings> {
+        let text = |name: &str| std::env::var_os(name);
+        let number = |name: &str| text(name).as_deref().and_then(OsStr::to_str).and_then(|text| text.parse().ok());
+        Some(Settings {
+            socket: text(SOCKET)?.into(),
+            heap_bytes: number(HEAP),
+            threshold_bytes: number(THRESHOLD).unwrap_or(THRESHOLD_BYTES),
+            small_bytes: number(SMALL).unwrap_or(0),
+            mode: if text(MODE)? == "spinning" { FaultMode::Spinning } else { FaultMode::Sleeping },
+            stats: text(STATS).map(PathBuf::from),
+            json: text(FORMAT)? == "json",
+            children: text(CHILDREN)? == "1",
+        })
+    }
+
+    /// The names of these variables.
+    #[must_use]
+    pub fn names() -> [&'static str; 8] {
+        [SOCKET, HEAP, THRESHOLD, SMALL, MODE, STATS, FORMAT, CHILDREN]
+    }
+
+    /// Bytes that the program wants of a window.
+    #[must_use]
+    pub fn heap_of(&self, window_bytes: u64) -> u64 {
+        let share = if self.children { CHILDREN_SHARE } else { 1 };
+        let wanted = self.heap_bytes.unwrap_or(window_bytes / share);
+        (wanted / HEAP_UNIT_BYTES * HEAP_UNIT_BYTES).max(HEAP_UNIT_BYTES)
+    }
+}
+
+/// Why a program has no part of a window.
+#[derive(Debug, thiserror::Error)]
+pub enum LeaseError {
+    /// The system refused something.
+    #[error("cannot {what} {}: {source}", .path.display())]
+    File {
+        /// What.
+        what: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Others have it.
+    #[error(
+        "a heap of {wanted} bytes does not fit beside the others in the window, which has {window}; end one of them, or \
+         ask for a smaller one"
+    )]
+    NoRoom {
+        /// What was asked for.
+        wanted: u64,
+        /// What there is.
+        window: u64,
+    },
+}
+
+/// The file beside a device's socket.
+#[must_use]
+pub fn file_of(socket: &Path) -> PathBuf {
+    let mut name = socket.as_os_str().to_owned();
+    name.push(".heaps");
+    name.into()
+}
+
+/// Makes the file for a device of which nothing was ever used.
+///
+/// # Errors
+/// What the system refused.
+pub fn create_file(path: &Path) -> Result<(), LeaseError> {
+    let fail = |source| LeaseError::File { what: "make", path: path.to_owned(), source };
+    // One that a device of before left behind may have locks on it: they are not this device's.
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(fail(error)),
+        _ => {}
+    }
+    let file = File::options().read(true).write(true).create_new(true).open(path).map_err(fail)?;
+    file.set_len(LOCKS_AT).map_err(fail)
+}
+
+/// A part of a window that is one program's alone, until its process ends.
+#[derive(Debug)]
+pub struct Lease {
+    /// Less than 0 once it is forgotten.
+    fd: AtomicI32,
+    /// Up to where the window was ever used, shared by all.
+    used_to: &'static AtomicU64,
+    range: Range<u64>,
+}
+
+impl Lease {
+    /// Takes the first part of a window of so many bytes that nobody has.
+    ///
+    /// # Errors
+    /// There is no room, or what the system refused.
+    pub fn take(socket: &Path, window_bytes: u64, wanted: u64) -> Result<Lease, LeaseError> {
+        let path = file_of(socket);
+        let fail = |what| {
+            let path = path.clone();
+            move |source| LeaseError::File { what, path, source }
+        };
+        let file = File::options().read(true).write(true).open(&path).map_err(fail("open"))?;
+        let mut start = 0;
+        for _ in 0..TRIES_MAX {
+            if start + wanted > window_bytes {
+                return Err(LeaseError::NoRoom { wanted, window: window_bytes });
+            }
+            match lock(&file, start, wanted).map_err(fail("lock a part of"))? {
+                None => {
+                    let used_to = map_word(&path).map_err(fail("map"))?;
+                    let fd = AtomicI32::new(file.into_raw_fd());
+                    return Ok(Lease { fd, used_to, range: start..start + wanted });
+                }
+                Some(next) => start = next.next_multiple_of(HEAP_UNIT_BYTES),
+            }
+        }
+        Err(LeaseError::NoRoom { wanted, window: window_bytes })
+    }
+
+    /// The bytes of the window.
+    #[must_use]
+    pub fn range(&self) -> Range<u64> {
+        self.range.clone()
+    }
+
+    /// Notes that bytes of the window are used from now on; whether their pages are zero, because nobody used them
+    /// before.
+    pub fn begin_use(&self, bytes: Range<u64>) -> bool {
+        self.used_to.fetch_max(bytes.end, Ordering::AcqRel) <= bytes.start
+    }
+
+    /// Lets go of the part without giving it back: in a forked child, whose parent has it.
+    pub fn forget(&self) {
+        let fd = self.fd.swap(-1, Ordering::AcqRel);
+        if fd >= 0 {
+            // SAFETY: the descriptor was this value's own, and is now nobody's.
+            unsafe { libc::close(fd) };
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.forget();
+    }
+}
+
+/// Locks bytes, or says behind which others to look further.
+fn lock(file: &File, start: u64, bytes: u64) -> io::Result<Option<u64>> {
+    let range = |kind: libc::c_int| libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: (LOCKS_AT + start) as libc::off_t,
+        l_len: bytes as libc::off_t,
+        l_pid: 0,
+    };
+    let mut wanted = range(libc::F_WRLCK);
+    // SAFETY: an open file and a live value.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw mut wanted) } == 0 {
+        return Ok(None);
+    }
+    let error = io::Error::last_os_error();
+    if !matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) {
+        return Err(error);
+    }
+    let mut holder = range(libc::F_WRLCK);
+    // SAFETY: as above.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut holder) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if libc::c_int::from(holder.l_type) == libc::F_UNLCK {
+        // It has just been given back.
+        return Ok(Some(start));
+    }
+    Ok(Some((holder.l_start + holder.l_len) as u64 - LOCKS_AT))
+}
+
+/// The file's first word, mapped for as long as the process lives.
+fn map_word(path: &Path) -> io::Result<&'static AtomicU64> {
+    // Opened anew: a mapping keeps the locks of what it was made of.
+    let file = File::options().read(true).write(true).open(path)?;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: no address is asked for, so no existing mapping is touched.
+    let base = unsafe { libc::mmap(std::ptr::null_mut(), PAGE, protection, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+    if base == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the mapping is of a whole page, aligned, and never taken away; an atomic is valid for any bytes.
+    Ok(unsafe { &*base.cast::<AtomicU64>() })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+
+    use super::*;
+
+    const UNIT: u64 = HEAP_UNIT_BYTES;
+
+    #[test]
+    fn parts_are_disjoint_and_given_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("s");
+        create_file(&file_of(&socket)).unwrap();
+        let take = |units: u64| Lease::take(&socket, 8 * UNIT, units * UNIT);
+        let (a, b, c) = (take(2).unwrap(), take(3).unwrap(), take(3).unwrap());
+        assert_eq!((a.range(), b.range(), c.range()), (0..2 * UNIT, 2 * UNIT..5 * UNIT, 5 * UNIT..8 * UNIT));
+        assert!(matches!(take(1), Err(LeaseError::NoRoom { .. })));
+        drop(b);
+        assert!(matches!(take(4), Err(LeaseError::NoRoom { .. })));
+        assert_eq!(take(1).unwrap().range(), 2 * UNIT..3 * UNIT);
+        drop((a, c));
+        assert_eq!(take(8).unwrap().range(), 0..8 * UNIT);
+    }
+
+    #[test]
+    fn what_was_never_used_is_known_by_all() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("s");
+        create_file(&file_of(&socket)).unwrap();
+        let first = Lease::take(&socket, 8 * UNIT, 2 * UNIT).unwrap();
+        assert!(first.begin_use(0..UNIT));
+        assert!(!first.begin_use(0..UNIT), "it was used");
+        drop(first);
+        let second = Lease::take(&socket, 8 * UNIT, 4 * UNIT).unwrap();
+        assert!(!second.begin_use(UNIT / 2..2 * UNIT), "a part of it was used");
+        assert!(second.begin_use(2 * UNIT..3 * UNIT));
+    }
+
+    #[test]
+    fn settings_come_through_the_environment() {
+        let settings = Settings {
+            socket: "/run/a b".into(),
+            heap_bytes: Some(7),
+            threshold_bytes: 8,
+            small_bytes: 9,
+            mode: FaultMode::Spinning,
+            stats: Some("/tmp/x".into()),
+            json: true,
+            children: true,
+        };
+        assert_eq!(Settings::from_env(), None);
+        let env = settings.to_env();
+        assert!(env.iter().all(|(name, _)| Settings::names().contains(name)));
+        // SAFETY: no other thread of this test program reads the environment of these names.
+        unsafe { env.iter().for_each(|(name, value)| std::env::set_var(name, value)) };
+        assert_eq!(Settings::from_env(), Some(settings));
+    }
+}

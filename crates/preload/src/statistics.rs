@@ -1,0 +1,104 @@
+//! The figures of a run, once the program ends.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use osier_client::{Histogram, WindowStats};
+
+use crate::space::{PAGE, REFUSED, USED_MAX};
+use crate::{RUN, Run, is_owner};
+
+static IS_SAID: AtomicBool = AtomicBool::new(false);
+
+/// At the end they are said.
+pub fn begin() {
+    // SAFETY: the function lives as long as the process. Where there is no room for it, nothing is said.
+    unsafe { libc::atexit(at_exit) };
+}
+
+extern "C" fn at_exit() {
+    end();
+}
+
+/// The program ends: says the figures, once.
+pub fn end() {
+    let Some(run) = RUN.get().filter(|run| is_owner(run)) else { return };
+    if IS_SAID.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let text = if run.settings.json { json(run) } else { text(run) };
+    match &run.settings.stats {
+        None => eprint!("{text}"),
+        // Several programs of a run write one after the other.
+        Some(path) => {
+            let file = std::fs::File::options().create(true).append(true).open(path);
+            if let Err(error) = file.and_then(|mut file| file.write_all(text.as_bytes())) {
+                eprintln!("osier run: the figures cannot be written to {}: {error}", path.display());
+            }
+        }
+    }
+}
+
+fn microseconds(ns: u64) -> String {
+    format!("{}.{}", ns / 1000, ns / 100 % 10)
+}
+
+fn text(run: &Run) -> String {
+    let timing = run.window.timing();
+    let stats = run.window.stats();
+    let mut text = String::new();
+    let mut line = |what: &str| _ = writeln!(text, "osier run: {what}");
+    line(&format!(
+        "process {}: at most {} KiB of a heap of {} KiB in the window of {}; {} requests refused",
+        run.pid,
+        USED_MAX.load(Ordering::Relaxed) * PAGE as u64 / 1024,
+        (run.lease.range().end - run.lease.range().start) / 1024,
+        run.window.device(),
+        REFUSED.load(Ordering::Relaxed)
+    ));
+    for (name, histogram) in [("a fault took", &timing.latency), ("and was late by", &timing.lateness)] {
+        line(&format!(
+            "{} faults, {name} {} us (p50), {} us (p99), {} us (most)",
+            histogram.count(),
+            microseconds(histogram.quantile_ns(500)),
+            microseconds(histogram.quantile_ns(990)),
+            microseconds(histogram.max_ns())
+        ));
+    }
+    line(&format!(
+        "the device: {} faults, {} misses, {} evictions ({} dirty), {} pages programmed, {} moved by collection",
+        stats.faults, stats.misses, stats.left, stats.left_dirty, stats.flash_written, stats.flash_moved
+    ));
+    text
+}
+
+fn json(run: &Run) -> String {
+    let timing = run.window.timing();
+    let WindowStats { faults, misses, left, left_dirty, flash_written, flash_moved, superblocks_erased, lost, .. } =
+        run.window.stats();
+    format!(
+        "{{\"pid\": {}, \"heap_bytes\": {}, \"used_bytes_max\": {}, \"requests_refused\": {}, \"latency\": {}, \
+         \"lateness\": {}, \"device\": {{\"faults\": {faults}, \"misses\": {misses}, \"evicted\": {left}, \
+         \"evicted_dirty\": {left_dirty}, \"lost\": {lost}, \"flash_pages_written\": {flash_written}, \
+         \"flash_pages_moved\": {flash_moved}, \"superblocks_erased\": {superblocks_erased}}}}}\n",
+        run.pid,
+        run.lease.range().end - run.lease.range().start,
+        USED_MAX.load(Ordering::Relaxed) * PAGE as u64,
+        REFUSED.load(Ordering::Relaxed),
+        histogram_json(&timing.latency),
+        histogram_json(&timing.lateness),
+    )
+}
+
+fn histogram_json(histogram: &Histogram) -> String {
+    let buckets: Vec<String> = histogram.buckets().map(|(ns, count)| format!("[{ns}, {count}]")).collect();
+    format!(
+        "{{\"count\": {}, \"p50_ns\": {}, \"p99_ns\": {}, \"max_ns\": {}, \"buckets\": [{}]}}",
+        histogram.count(),
+        histogram.quantile_ns(500),
+        histogram.quantile_ns(990),
+        histogram.max_ns(),
+        buckets.join(", ")
+    )
+}
