@@ -298,13 +298,15 @@ impl PageWorld {
     fn fault(&mut self, rng: &mut Rng) -> Check {
         let (draw, faults, now) = (rng.next(), self.faults, self.now);
         let shape = self.config.shape;
-        match rng.below(40) {
-            _ if faults.areas_rot && rng.one_in(3) => {
-                if self.ftl().media_mut().rot_area_slot(draw) {
-                    self.script.tell(|| format!("at {now}, a slot of a checkpoint area rots"));
-                    self.count("rotten area slots", 1);
-                }
+        let which = rng.below(40);
+        if faults.areas_rot && rng.one_in(3) {
+            if self.ftl().media_mut().rot_area_slot(draw) {
+                self.script.tell(|| format!("at {now}, a slot of a checkpoint area rots"));
+                self.count("rotten area slots", 1);
             }
+            return Ok(());
+        }
+        match which {
             0..16 if faults.units_rot => {
                 if let Some(unit) = self.ftl().media_mut().rot_unit(draw) {
                     self.script.tell(|| format!("at {now}, {unit:?} rots"));
