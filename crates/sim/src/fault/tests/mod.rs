@@ -83,7 +83,9 @@ fn whatever_a_crash_leaves_every_block_of_an_extent_reads_as_a_version_that_it_m
     );
 }
 
-/// What large counts found, each with its cause. What they found in the page map is planted now.
+/// What large counts found, each with its cause. What they found in the page map is planted now, or has a directed test
+/// beside the FTL; but for a write that waited for ever when the last free superblock was retired, which nothing draws
+/// often enough.
 #[test]
 fn seeds_that_failed_once_do_not_fail_again() {
     for (model, seeds, _cause) in [
