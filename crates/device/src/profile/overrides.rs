@@ -30,16 +30,9 @@ pub(super) fn apply(profile: &str, text: &str, overrides: &[(String, Value)]) ->
     let mut document: Table = text.parse().map_err(|error: toml::de::Error| refuse("the text", error.to_string()))?;
     let mut last = None;
     for (key, value) in overrides {
-        let mut with = |value: &Value| {
-            set(&mut document, key, value).map_err(|reason| refuse(key, reason))?;
-            let changed = Profile::deserialize(Value::Table(document.clone()));
-            changed.map_err(|error| refuse(key, error.message().to_owned()))
-        };
-        last = Some(match (with(value), value) {
-            // A word that looks like a number, as in link.cxl_flit=256.
-            (Err(error), Value::Integer(number)) => with(&Value::String(number.to_string())).map_err(|_| error)?,
-            (changed, _) => changed?,
-        });
+        set(&mut document, key, value).map_err(|reason| refuse(key, reason))?;
+        let changed = Profile::deserialize(Value::Table(document.clone()));
+        last = Some(changed.map_err(|error| refuse(key, error.message().to_owned()))?);
     }
     last.ok_or_else(|| refuse("nothing", "no key was given".to_owned()))
 }
