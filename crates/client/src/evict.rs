@@ -10,13 +10,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
-use osier_device::window::message::{LANES, ToDevice, ToMapper};
+use osier_device::window::message::{LANES, LANES_USED_AT, ToDevice, ToMapper};
 use osier_device::window::{Report, ZAP_PAGES_MAX};
 use osier_pmr::{Consumer, SharedLines, WaitPolicy, Waiter};
 
 use crate::fault::{MORE_MAX, pause};
 use crate::place::Place;
-use crate::shared::{LANES_USED_AT, Shared};
+use crate::shared::Shared;
 use crate::uffd::PAGE;
 
 /// Zaps that are done together by the thread of its own, and by one that faulted.

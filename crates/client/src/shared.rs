@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex};
 
-use osier_device::window::message::{Ask, LANES, Refusal, Reply};
+use osier_device::window::message::{Ask, LANES, LANES_USED_AT, Refusal, Reply};
 use osier_device::window::{Grant, Report};
 use osier_pmr::words::Lines;
 use osier_pmr::{Doorbell, Object, Producer, SharedLines};
@@ -20,11 +20,6 @@ use crate::window::FaultMode;
 
 /// The device serves.
 pub const LIVE: u32 = 0;
-/// Offset of the word that says how many lanes were ever used, and of the one that says that whoever faults unmaps.
-pub const LANES_USED_AT: u64 = 0;
-pub const HELPS_AT: u64 = 128;
-/// Offset of the word that says on which processor the device runs, counted from 1.
-pub const PROCESSOR_AT: u64 = 192;
 /// The device has died, and the window is inaccessible.
 pub const DEAD: u32 = 1;
 /// The program closes the window.

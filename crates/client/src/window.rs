@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use osier_device::window::message::{LANES, RING_ENTRIES, ToDevice, Words};
+use osier_device::window::message::{FIGURES_AT, HELPS_AT, LANES, RING_ENTRIES, ToDevice, Words};
 use osier_device::window::{Command, Report};
 use osier_pmr::{Doorbell, Object, Ring, SharedLines, pass, ring_bytes};
 
@@ -18,7 +18,7 @@ use crate::attach::{Attached, attach};
 use crate::error::WindowError;
 use crate::fault::pause;
 use crate::histogram::Timing;
-use crate::shared::{AWAKE, CLOSING, HELPS_AT, LIVE, Shared};
+use crate::shared::{AWAKE, CLOSING, LIVE, Shared};
 use crate::uffd::{PAGE, Uffd};
 use crate::{evict, handler, signal, watch};
 
@@ -268,20 +268,20 @@ impl Window {
     /// The device's figures.
     #[must_use]
     pub fn stats(&self) -> WindowStats {
-        let word = |index: u64| self.shared.words.word64(index * 8).load(Ordering::Relaxed);
+        let word = |index: u64| self.shared.words.word64(FIGURES_AT + index * 8).load(Ordering::Relaxed);
         WindowStats {
-            faults: word(1),
-            misses: word(2),
-            left: word(3),
-            left_dirty: word(4),
-            resident: word(5),
-            frames: word(6),
-            lost: word(7),
-            flash_written: word(8),
-            flash_moved: word(9),
-            superblocks_erased: word(10),
-            blocked: word(11),
-            dropped: word(12),
+            faults: word(0),
+            misses: word(1),
+            left: word(2),
+            left_dirty: word(3),
+            resident: word(4),
+            frames: word(5),
+            lost: word(6),
+            flash_written: word(7),
+            flash_moved: word(8),
+            superblocks_erased: word(9),
+            blocked: word(10),
+            dropped: word(11),
         }
     }
 

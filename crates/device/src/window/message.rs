@@ -24,6 +24,16 @@ pub const LANE_BYTES: u64 = 128;
 /// Entries of each ring.
 pub const RING_ENTRIES: usize = 1024;
 
+/// Offset of the word in which a program says how many lanes it ever used.
+pub const LANES_USED_AT: u64 = 0;
+/// Offset of the device's figures.
+pub const FIGURES_AT: u64 = 8;
+/// Offset of the word in which a program says that whoever faults unmaps, so that the thread for that need not be woken
+/// at once.
+pub const HELPS_AT: u64 = 128;
+/// Offset of the word that says on which processor the device runs, counted from 1.
+pub const PROCESSOR_AT: u64 = 192;
+
 const KIND_SHIFT: u32 = 56;
 const MORE_MASK: u64 = u8::MAX as u64;
 const TAG_MASK: u64 = u32::MAX as u64;

@@ -7,7 +7,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
 
 use osier_device::Nanos;
-use osier_device::window::message::{Ask, LANE_BYTES, LANES, RING_ENTRIES, Reply, ToMapper, Words};
+use osier_device::window::message::{
+    Ask, FIGURES_AT, HELPS_AT, LANE_BYTES, LANES, LANES_USED_AT, PROCESSOR_AT, RING_ENTRIES, Reply, ToMapper, Words,
+};
 use osier_device::window::{Grant, MapperId, WindowStats, ZAP_PAGES_MAX};
 use osier_pmr::words::Lines;
 use osier_pmr::{
@@ -21,13 +23,6 @@ use super::pagemap::PageMap;
 /// `SO_PEERPIDFD` of Linux's `socket.h`, which the libc crate lacks.
 const SO_PEERPIDFD: libc::c_int = 77;
 
-/// Offset of the word in which a program says how many lanes it ever used, and of the one in which it says that whoever
-/// faults unmaps, so that the thread for that need not be woken at once. Between them lie the figures.
-const LANES_USED_AT: u64 = 0;
-const FIGURES_AT: u64 = 8;
-const HELPS_AT: u64 = 128;
-/// Offset of the word that says on which processor the device runs, counted from 1.
-const PROCESSOR_AT: u64 = 192;
 /// Ends of commands that wait for a program to read them. Zaps that wait need no bound: there are only so many pages.
 const UNREAD_ENDS_MAX: usize = 8 * RING_ENTRIES;
 
