@@ -26,6 +26,8 @@ pub struct Timing {
     pub device: Histogram,
     /// The call that maps the page.
     pub mapping: Histogram,
+    /// Of pages that were drawn for a sample, which are in none of the others: from the fault to being mapped again.
+    pub sampling: Histogram,
 }
 
 impl Timing {
@@ -36,6 +38,7 @@ impl Timing {
             asking: Histogram::new(),
             device: Histogram::new(),
             mapping: Histogram::new(),
+            sampling: Histogram::new(),
         }
     }
 }

@@ -79,6 +79,10 @@ pub struct WindowStats {
     pub blocked: u64,
     /// Dirty pages that the flash refused because it is worn out: lost.
     pub dropped: u64,
+    /// Of the pages that were drawn and unmapped for a sample, those that were used within a period.
+    pub samples_used: u64,
+    /// All of these that were used or not.
+    pub samples: u64,
 }
 
 impl std::fmt::Debug for Window {
@@ -282,6 +286,8 @@ impl Window {
             superblocks_erased: word(9),
             blocked: word(10),
             dropped: word(11),
+            samples_used: word(12),
+            samples: word(13),
         }
     }
 

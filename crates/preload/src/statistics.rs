@@ -70,24 +70,41 @@ fn text(run: &Run) -> String {
         "the device: {} faults, {} misses, {} evictions ({} dirty), {} pages programmed, {} moved by collection",
         stats.faults, stats.misses, stats.left, stats.left_dirty, stats.flash_written, stats.flash_moved
     ));
+    if stats.samples > 0 {
+        let permille = stats.samples_used * 1000 / stats.samples;
+        let took = microseconds(timing.sampling.quantile_ns(500));
+        text += &format!(
+            "osier run: of {} pages in the device's cache that were sampled {}.{} % were used within a period; \
+             {} of these were this program's, and took {took} us (p50)\n",
+            stats.samples,
+            permille / 10,
+            permille % 10,
+            timing.sampling.count(),
+        );
+    }
     text
 }
 
 fn json(run: &Run) -> String {
     let timing = run.window.timing();
+    let stats = run.window.stats();
     let WindowStats { faults, misses, left, left_dirty, flash_written, flash_moved, superblocks_erased, lost, .. } =
-        run.window.stats();
+        stats;
     format!(
         "{{\"pid\": {}, \"heap_bytes\": {}, \"used_bytes_max\": {}, \"requests_refused\": {}, \"latency\": {}, \
-         \"lateness\": {}, \"device\": {{\"faults\": {faults}, \"misses\": {misses}, \"evicted\": {left}, \
+         \"lateness\": {}, \"sampling\": {}, \"device\": {{\"faults\": {faults}, \"misses\": {misses}, \"evicted\": {left}, \
          \"evicted_dirty\": {left_dirty}, \"lost\": {lost}, \"flash_pages_written\": {flash_written}, \
-         \"flash_pages_moved\": {flash_moved}, \"superblocks_erased\": {superblocks_erased}}}}}\n",
+         \"flash_pages_moved\": {flash_moved}, \"superblocks_erased\": {superblocks_erased}, \"samples\": {}, \
+         \"samples_used\": {}}}}}\n",
         run.pid,
         run.lease.range().end - run.lease.range().start,
         USED_MAX.load(Ordering::Relaxed) * PAGE as u64,
         REFUSED.load(Ordering::Relaxed),
         histogram_json(&timing.latency),
         histogram_json(&timing.lateness),
+        histogram_json(&timing.sampling),
+        stats.samples,
+        stats.samples_used,
     )
 }
 

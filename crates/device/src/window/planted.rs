@@ -24,12 +24,16 @@ pub enum Bug {
     AheadTooEarly,
     /// A page that the store has no room for is taken for saved.
     ForgetUnsaved,
+    /// What was stored to a page before it was drawn for a sample is forgotten.
+    ForgetSampledDirty,
+    /// A page that was drawn is granted to who has not yet acknowledged that it is unmapped.
+    GrantBeforeUnmapped,
 }
 
 impl Bug {
     /// All of them.
     #[cfg(any(test, feature = "planted"))]
-    pub const ALL: [Bug; 10] = [
+    pub const ALL: [Bug; 12] = [
         Bug::ForgetDirty,
         Bug::LastMapperDecides,
         Bug::LeaveAtFirstAck,
@@ -40,5 +44,7 @@ impl Bug {
         Bug::ForgetRefused,
         Bug::AheadTooEarly,
         Bug::ForgetUnsaved,
+        Bug::ForgetSampledDirty,
+        Bug::GrantBeforeUnmapped,
     ];
 }

@@ -8,17 +8,18 @@ use std::sync::atomic::Ordering;
 
 use osier_device::Nanos;
 use osier_device::window::message::{
-    Ask, FIGURES_AT, HELPS_AT, LANE_BYTES, LANES, LANES_USED_AT, PROCESSOR_AT, RING_ENTRIES, Reply, ToMapper, Words,
+    Ask, FIGURES_AT, HELPS_AT, LANE_BYTES, LANES, LANES_USED_AT, PROCESSOR_AT, RING_ENTRIES, Reply, SAMPLING_AT,
+    ToMapper, Words,
 };
-use osier_device::window::{Grant, MapperId, WindowStats, ZAP_PAGES_MAX};
+use osier_device::window::{MapperId, WindowStats, ZAP_PAGES_MAX};
 use osier_pmr::words::Lines;
 use osier_pmr::{
     Consumer, DOORBELL_BYTES, Doorbell, Object, ObjectKind, PmrError, Producer, Region, Ring, RingError, SharedLines,
     pass, ring_bytes,
 };
 
-use super::has_ended;
 use super::pagemap::PageMap;
+use super::{SamplingCost, clock, has_ended};
 
 /// `SO_PEERPIDFD` of Linux's `socket.h`, which the libc crate lacks.
 const SO_PEERPIDFD: libc::c_int = 77;
@@ -50,6 +51,7 @@ struct Zapped {
 /// See the module.
 pub(super) struct Mapper {
     pub id: MapperId,
+    since: Nanos,
     /// It said so, died, or said what nobody says in order.
     pub has_left: bool,
     lanes: SharedLines,
@@ -93,6 +95,7 @@ impl Mapper {
         let words = region.allocate("words", ObjectKind::STATISTICS, 256, 128)?;
         Ok(Mapper {
             id,
+            since: clock(),
             has_left: false,
             lanes: SharedLines::new(&lanes, 0, LANES * 2),
             seen: [0; LANES],
@@ -172,11 +175,11 @@ impl Mapper {
     }
 
     /// Asks it to unmap pages; those whose bit is set in `known` are dirty.
-    pub fn zap(&mut self, pages: &[u64], known: u64) {
+    pub fn zap(&mut self, pages: &[u64], known: u64, is_sample: bool) {
         let mut all = [0; ZAP_PAGES_MAX];
         all[..pages.len()].copy_from_slice(pages);
         self.zapped.push_back(Zapped { pages: all, count: pages.len(), dirty: known, looked: 0 });
-        self.send(&ToMapper::Zap { count: pages.len(), pages: all });
+        self.send(&ToMapper::Zap { count: pages.len(), pages: all, is_sample });
     }
 
     /// It has unmapped the oldest pages that it had not; `false` if there are none.
@@ -213,10 +216,14 @@ impl Mapper {
         self.zapped.pop_front().map(|zapped| zapped.dirty)
     }
 
-    /// Answers the fault of a lane; `more` of the pages that follow are granted with it.
-    pub fn answer(&mut self, lane: u16, due: Nanos, grant: Grant, more: u8, now: Nanos) {
+    /// When the device took the fault of a lane.
+    pub fn taken_ns(&self, lane: u16) -> u64 {
+        self.taken_ns[usize::from(lane)]
+    }
+
+    /// Answers the fault of a lane.
+    pub fn answer(&mut self, lane: u16, reply: &Reply) {
         let lane = usize::from(lane);
-        let reply = Reply { due_ns: due.0, grant, taken_ns: self.taken_ns[lane], answered_ns: now.0, more };
         let line = lane * 2 + 1;
         self.lanes.store_rest(line, &reply.encode());
         self.asked &= !(1 << lane);
@@ -250,6 +257,12 @@ impl Mapper {
         }
     }
 
+    /// What samples have cost the program so far, as it says, and how long it has been there.
+    pub fn sampling(&self, now: Nanos) -> SamplingCost {
+        let ns = self.words.word64(SAMPLING_AT).load(Ordering::Relaxed);
+        SamplingCost { ns, program_ns: now.0.saturating_sub(self.since.0) }
+    }
+
     /// Writes the figures where the program reads them.
     pub fn publish(&mut self, stats: &WindowStats) {
         // SAFETY: a plain call.
@@ -269,8 +282,10 @@ impl Mapper {
             stats.flash.superblocks_erased,
             counts.blocked,
             counts.dropped,
+            stats.samples.used,
+            stats.samples.samples(),
         ];
-        const { assert!(FIGURES_AT + 12 * 8 <= HELPS_AT) };
+        const { assert!(FIGURES_AT + 14 * 8 <= HELPS_AT) };
         for (index, word) in (0..).zip(words) {
             self.words.word64(FIGURES_AT + index * 8).store(word, Ordering::Relaxed);
         }
