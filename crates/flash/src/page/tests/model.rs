@@ -294,6 +294,41 @@ fn no_write_waits_for_superblocks_that_were_retired() {
 }
 
 #[test]
+fn flushes_are_answered_whenever_all_dies_die() {
+    let mut answers = [0; 2];
+    for seed in 0..500 {
+        let mut rng = Rng::new(seed);
+        let shape = Shape { channels: 1 + rng.below(3) as u32, ..ONE_DIE };
+        let mut config = config(shape, params(1));
+        config.ftl.checkpoint_superblocks = 1 + rng.below(2) as u32;
+        config.ftl.logical_units = config.logical_units_max();
+        let mut ftl = PageFtl::new(&config, seed).unwrap();
+        let (mut now, mut dead) = (Nanos::ZERO, 0);
+        while dead < shape.channels || rng.below(4) > 0 {
+            let lpn = rng.below(config.ftl.logical_units);
+            match rng.below(12) {
+                0 if dead < shape.channels => {
+                    ftl.lose_die(now, dead, None);
+                    dead += 1;
+                }
+                1 | 2 => _ = ftl.trim(now, lpn, 1),
+                3 | 4 => _ = ftl.flush(now),
+                5 => now = ftl.next_event().map_or(now, |at| at.max(now)),
+                _ => _ = ftl.write(now, lpn, 1, 0),
+            }
+        }
+        let flush = ftl.flush(now).unwrap();
+        // Panics when nothing is under way that the flush could wait for.
+        match wait(&mut ftl, &mut now, flush).status {
+            Status::Ok => answers[0] += 1,
+            Status::ReadOnly => answers[1] += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(answers.iter().all(|&count| count > 20), "{answers:?}");
+}
+
+#[test]
 fn static_wear_levelling_keeps_cold_superblocks_in_turn() {
     let spread = |spread_max| {
         let mut config = config(Shape { pages_per_block: 8, ..ARRAY }, params(1));
