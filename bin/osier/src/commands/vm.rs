@@ -249,13 +249,18 @@ impl VmArgs {
         all.two("-object", format!("memory-backend-file,id={OBJECT},mem-path={path},size={window_bytes},share=on"));
         let processors = if self.cpus == 1 { "0".to_owned() } else { format!("0-{}", self.cpus - 1) };
         if self.cxl {
-            let decoded = format!("cxl-fmw.0.targets.0=cxl,cxl-fmw.0.size={window_bytes}");
+            let decoded = format!("cxl-fmw.0.targets.0=cxl-bridge,cxl-fmw.0.size={window_bytes}");
             all.two("-machine", format!("q35,{},cxl=on,memory-backend=ordinary,{decoded}", accel_words.0));
             all.two("-m", format!("{}B", self.memory));
             all.two("-object", format!("memory-backend-ram,id=labels,size={CXL_LABELS_BYTES}"));
-            all.two("-device", "pxb-cxl,id=cxl,bus=pcie.0,bus_nr=12");
-            all.two("-device", "cxl-rp,id=port,bus=cxl,port=0,chassis=0,slot=2");
-            all.two("-device", format!("cxl-type3,id=window,bus=port,memdev={OBJECT},lsa=labels"));
+            all.two("-device", "pxb-cxl,id=cxl-bridge,bus=pcie.0,bus_nr=12");
+            // Two, of which one stays empty: below a single one Linux takes the bridge to pass all on and leaves its
+            // decoder alone, without which QEMU 7.2 drops every access.
+            for port in ["0", "1"] {
+                let at = format!("port={port},chassis=0,slot={port}");
+                all.two("-device", format!("cxl-rp,id=cxl-port{port},bus=cxl-bridge,{at}"));
+            }
+            all.two("-device", format!("cxl-type3,id=cxl-window,bus=cxl-port0,memdev={OBJECT},lsa=labels"));
         } else {
             all.two("-machine", format!("q35,{}", accel_words.0));
             all.two("-m", format!("{}B", self.memory + window_bytes));

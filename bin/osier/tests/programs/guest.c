@@ -3,7 +3,7 @@
 // is wrong.
 //
 // What it is told comes as variables of the environment, which the kernel makes of words of its command line:
-// bound_mib=N, passes=N (0 is without end), spoil=1 to have one word changed behind the check's back.
+// bound_mib=N, passes=N (0 is without end).
 #define _GNU_SOURCE
 #include <stdarg.h>
 #include <stdint.h>
@@ -66,7 +66,8 @@ static uint64_t word_of(uint64_t pass, uint64_t index)
     return mixed ^ mixed >> 29;
 }
 
-// The pages in an order that has no neighbours in it: an odd step visits each once where their number is a power of 2.
+// The pages in an order that has no neighbours in it. The step is a prime that is larger than their number, so each
+// comes once.
 static uint64_t place(uint64_t page, uint64_t pages)
 {
     return page * 2654435761 % pages;
@@ -117,17 +118,21 @@ int main(void)
     unsigned long nodes = 1ul << NODE;
     if (words == MAP_FAILED || syscall(SYS_mbind, words, bytes, BIND, &nodes, 8ul * sizeof nodes, 0ul) != 0)
         fail("memory cannot be bound to node 1");
-    unsigned long passes = number("passes", 2), spoil = number("spoil", 0);
+    unsigned long passes = number("passes", 2);
     printf("guest: begins\n");
     for (unsigned long pass = 1; passes == 0 || pass <= passes; pass++) {
         fill(words, pages, pass);
-        if (spoil)
+        if (pass == 1) {
+            check_node(words, pages);
+            // A check that can find nothing wrong is none.
             words[bytes / 16] ^= 1;
+            if (wrong_words(words, pages, pass) != 1)
+                fail("the check does not see a wrong word");
+            words[bytes / 16] ^= 1;
+        }
         uint64_t wrong = wrong_words(words, pages, pass);
         if (wrong)
             fail("%lu words of pass %lu", (unsigned long)wrong, pass);
-        if (pass == 1)
-            check_node(words, pages);
         if (passes)
             printf("guest: pass %lu of %lu MiB\n", pass, (unsigned long)(bytes >> 20));
     }
