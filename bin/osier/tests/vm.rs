@@ -6,13 +6,14 @@
 mod windows;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use osier_client::heap::Lease;
 use serde_json::Value;
 
 use windows::*;
@@ -92,20 +93,11 @@ impl Archive {
     }
 }
 
-/// A program that has so much of the window, from its beginning on.
-fn hold(device: &Device, mib: u32) -> Child {
-    let mut holder = device.run(&["--heap", &format!("{mib}MiB")], &["/bin/cat"]);
-    let mut holder = holder.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    // Once it answers it has it.
-    holder.stdin.as_mut().unwrap().write_all(b"x").unwrap();
-    holder.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
-    holder
-}
-
-/// Lets go of it.
-fn release(mut holder: Child) {
-    drop(holder.stdin.take());
-    assert!(await_end(&mut holder).success());
+/// Has so much of the window, from its beginning on, until it is dropped.
+fn hold(device: &Device, window_mib: u64, mib: u64) -> Lease {
+    let lease = Lease::take(&device.socket(), window_mib << 20, mib << 20).unwrap();
+    assert_eq!(lease.range(), 0..mib << 20);
+    lease
 }
 
 /// What a machine says on its console, and on standard error, until it is switched off.
@@ -135,12 +127,12 @@ fn a_stock_kernel_sees_a_node_without_processors_and_keeps_every_word_of_it() {
     let device = Device::start(64, 4, &[]);
     let Some(guest) = Guest::new(device.directory.path(), "guest.c", &[]) else { return };
     // The guest's part is not the window's beginning.
-    let holder = hold(&device, 32);
+    let holder = hold(&device, 64, 32);
     let stats = device.path("stats");
     let options = ["--window", "32MiB", "--stats", stats.to_str().unwrap()];
     let words = format!("bound_mib={BOUND_MIB} passes={PASSES}");
     let (said, errors) = watch(guest.boot(&device, &options, &words));
-    release(holder);
+    drop(holder);
 
     assert!(said.contains("guest: nodes with memory [0-1]"), "{said}");
     assert!(said.contains("guest: nodes with processors [0]"), "{said}");
@@ -214,9 +206,9 @@ fn an_emulators_memory_is_the_window_and_stays_it() {
     // The second finds what the first left, and must not see it; the third has a part of its own beside a heap.
     works("sleeping");
     works("spinning");
-    let holder = hold(&device, 32);
+    let holder = hold(&device, 64, 32);
     works("sleeping");
-    release(holder);
+    drop(holder);
     let report = device.stop();
     // Each stores to all of it, and then the kernel does to half.
     assert!(number(&report, "evicted_dirty") > 3 * (32 << 8), "{report}");
@@ -229,8 +221,10 @@ fn what_a_machine_cannot_have_is_said() {
     }
     let device = Device::start(64, 4, &[]);
     let refuses = |options: &[&str], code: i32, part: &str| {
-        let mut all = vec!["--qemu", "/bin/true"];
-        all.extend(options);
+        let mut all = options.to_vec();
+        if !options.contains(&"--qemu") {
+            all.splice(0..0, ["--qemu", "/bin/true"]);
+        }
         let said = refused(vm(&device, &all), code);
         assert!(said.contains(part), "{options:?}: {said}");
     };
@@ -250,10 +244,10 @@ fn what_a_machine_cannot_have_is_said() {
     assert!(status.code() == Some(2) && err.contains("--kernel"), "{status}: {err}");
     // Beside a heap that takes all there is no room; it is said by the library, in the place of QEMU.
     let Some(emulator) = compile("bin/osier/tests/programs/emulator.c", &device.path("emulator"), &[]) else { return };
-    let holder = hold(&device, 64);
+    let holder = hold(&device, 64, 64);
     let (status, _, err) = finish(vm(&device, &["--window", "32MiB", "--qemu", &emulator]));
     assert!(status.code() == Some(126) && err.contains("does not fit beside the others"), "{status}: {err}");
-    release(holder);
+    drop(holder);
 }
 
 #[test]

@@ -60,10 +60,12 @@ static void load(const char *path, char *text, size_t length)
     close(file);
 }
 
+// Stores a word into a file of the system's, as a line: one of them insists on that.
 static void store(const char *path, const char *text)
 {
-    int file = open(path, O_WRONLY);
-    if (file < 0 || write(file, text, strlen(text)) != (ssize_t)strlen(text))
+    char line[128];
+    int length = snprintf(line, sizeof line, "%s\n", text), file = open(path, O_WRONLY);
+    if (file < 0 || write(file, line, length) != length)
         fail("%s cannot be made %s", path, text);
     close(file);
 }
