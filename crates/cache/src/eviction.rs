@@ -270,8 +270,8 @@ macro_rules! policies {
 
 policies!(Fifo, Lifo, Lru, Mru, Clock, S3Fifo, Sieve, Arc, Random);
 
-/// The name and the parameters of a policy's word, as in `s3-fifo:small_permille=200,ghost_permille=500`. Whether there is
-/// such a policy is another question.
+/// The name and the parameters of a policy's word, as in `s3-fifo:small_permille=200,ghost_permille=500`. Whether there
+/// is such a policy is another question.
 ///
 /// # Errors
 /// What is no parameter.

@@ -23,8 +23,8 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// Watch a device that serves its window
 ///
-/// On a terminal the figures are drawn anew each time; elsewhere each time is a line, or with `--json` an object in a line.
-/// Ends with SIGINT, SIGTERM or the device.
+/// On a terminal the figures are drawn anew each time; elsewhere each time is a line, or with `--json` an object in
+/// a line. Ends with SIGINT, SIGTERM or the device.
 #[derive(Debug, Args)]
 pub struct TopArgs {
     #[command(flatten)]

@@ -1,8 +1,8 @@
 //! Commands about pages: prefetch, pin, unpin, evict; and another policy.
 //!
 //! A range may have millions of pages, and faults do not wait for it: each command goes on by a *piece* whenever
-//! [`Window::poll`] has nothing else to hand out, one command after the other. What a command has under way at a time is
-//! bounded too, so that a fault finds the flash and the free frames as a few faults more would have left them.
+//! [`Window::poll`] has nothing else to hand out, one command after the other. What a command has under way at a time
+//! is bounded too, so that a fault finds the flash and the free frames as a few faults more would have left them.
 //!
 //! A pin belongs to the mapper that made it: nobody else takes it off, and it is given back when that one ends.
 

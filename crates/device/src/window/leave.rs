@@ -1,7 +1,8 @@
 //! Victims are unmapped everywhere, and written to the flash if they are dirty.
 //!
-//! A mapper that has not acknowledged for [`SILENT_NS`] is *silent*: stopped, most probably. Its pages stay where they are
-//! until it goes on, for nobody else can unmap them; but no fill waits for a frame of theirs as long as there is another.
+//! A mapper that has not acknowledged for [`SILENT_NS`] is *silent*: stopped, most probably. Its pages stay where they
+//! are until it goes on, for nobody else can unmap them; but no fill waits for a frame of theirs as long as there is
+//! another.
 
 use std::collections::VecDeque;
 

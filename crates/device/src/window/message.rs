@@ -2,8 +2,8 @@
 //!
 //! A *lane* carries one fault at a time. The mapper writes page and time into its line and then the fault's number;
 //! the device writes the answer into the other line and then the same number. Everything else goes over two rings of
-//! entries of eight words, whose first word has the kind in bits 56 to 62. Before all that the device says who it is, or
-//! why it lets nobody in: a [`Welcome`].
+//! entries of eight words, whose first word has the kind in bits 56 to 62. Before all that the device says who it is,
+//! or why it lets nobody in: a [`Welcome`].
 
 use std::ops::Range;
 

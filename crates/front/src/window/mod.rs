@@ -5,8 +5,8 @@
 //! - the core runs in this process alone; a program that is killed, at whatever store, leaves it whole;
 //! - what comes from a program is copied once and then checked; one that says what nobody says in order is detached;
 //! - a program is dead when the kernel says so (pidfd), never by a time-out;
-//! - what comes over the control socket is done for the *operator*, a mapper that maps nothing and never ends: it attaches
-//!   before anybody else, so that its pins last as long as the device.
+//! - what comes over the control socket is done for the *operator*, a mapper that maps nothing and never ends: it
+//!   attaches before anybody else, so that its pins last as long as the device.
 
 mod control;
 mod live;
