@@ -36,6 +36,11 @@ fn a_heap_beyond_the_cache_does_what_the_manual_pages_promise() {
         assert_eq!(out, "well\n");
         let report = device.stop();
         assert!(report["evicted_dirty"].as_u64().unwrap() > 4 * 2048, "{report}");
+        // The emulator's own error, of both programs.
+        let (faults, late) = (&report["latency"]["count"], &report["lateness"]);
+        assert!(faults.as_u64() > stats["latency"]["count"].as_u64() && late["count"] == *faults, "{report}");
+        let buckets = late["buckets"].as_array().unwrap().iter();
+        assert_eq!(buckets.map(|bucket| bucket[1].as_u64().unwrap()).sum::<u64>(), faults.as_u64().unwrap());
     }
 }
 
@@ -339,6 +344,78 @@ fn without_permission_a_run_says_which_setting_to_change() {
     command.uid(NOBODY).gid(NOBODY).env("HOME", device.directory.path());
     let said = refused(command, 3);
     assert!(said.contains("vm.unprivileged_userfaultfd=1") && !said.contains("InThread"), "{said}");
+}
+
+/// `osier` with words and the device; what it printed.
+fn ask(device: &Device, words: &[&str], more: &[&str]) -> Value {
+    let mut command = osier();
+    command.arg("--json").args(words).arg("--device").arg(device.socket()).args(more);
+    let (status, out, err) = finish(command);
+    assert!(status.success(), "{words:?}: {err}");
+    if out.is_empty() { Value::Null } else { serde_json::from_str(&out).unwrap() }
+}
+
+#[test]
+fn a_device_is_commanded_and_watched_from_outside() {
+    let device = Device::start(64, 8, &[]);
+    assert_eq!(ask(&device, &["window", "prefetch"], &["0..1MiB", "32MiB..33MiB"])["done"], 512);
+    assert_eq!(ask(&device, &["window", "pin"], &["0..64KiB"])["done"], 16);
+    ask(&device, &["window", "policy"], &["s3-fifo:small_permille=200"]);
+    let stats = ask(&device, &["window", "stats"], &[]);
+    assert_eq!((&stats["resident_pages"], &stats["pinned_by_control"]), (&512.into(), &16.into()));
+    let map: Vec<u64> = stats["residency"].as_array().unwrap().iter().map(|cell| cell.as_u64().unwrap()).collect();
+    assert_eq!((map.len(), map[0], map[32], map.iter().sum::<u64>()), (64, 256, 256, 512));
+    let evicted = ask(&device, &["window", "evict"], &["0..64MiB"]);
+    assert_eq!((&evicted["done"], &evicted["refused"]), (&496.into(), &16.into()));
+    assert_eq!(ask(&device, &["window", "unpin"], &["0..64MiB"])["done"], 16);
+    assert_eq!(ask(&device, &["top", "--once"], &[])["pinned_by_control"], 0);
+    let refuse = |words: &[&str], more: &[&str], code| {
+        let mut command = osier();
+        command.arg("--json").args(words).arg("--device").arg(device.socket()).args(more);
+        refused(command, code)
+    };
+    let policy = refuse(&["window", "policy"], &["s3-fifo:small_permille=0"], 3);
+    assert!(policy.contains("`small_permille` of `s3-fifo` is 0, which is outside 1..=999"), "{policy}");
+    assert!(refuse(&["window", "pin"], &["60MiB..65MiB"], 3).contains("not all in the window"));
+    let mut nowhere = osier();
+    nowhere.args(["--json", "top", "--device", "/nonexistent/s"]);
+    assert!(refused(nowhere, 8).contains("is it running?"));
+    // Elsewhere than on a terminal each look is a line.
+    let mut watch = osier();
+    watch.args(["top", "--every", "10ms", "--device"]).arg(device.socket()).stdout(Stdio::piped());
+    let mut top = watch.spawn().unwrap();
+    let lines: Vec<String> = BufReader::new(top.stdout.take().unwrap()).lines().take(4).map(Result::unwrap).collect();
+    assert!(lines[0].contains("misses/s") && lines.iter().all(|line| !line.contains('\u{1b}')), "{lines:?}");
+    assert!(lines.iter().all(|line| line.split_whitespace().count() == 12), "{lines:?}");
+    assert!(Command::new("kill").arg("-INT").arg(top.id().to_string()).status().unwrap().success());
+    assert!(await_end(&mut top).success(), "nobody listens to it any more, which is no error");
+}
+
+#[test]
+fn what_a_killed_program_measured_is_in_the_report() {
+    if !may_handle_faults() {
+        return;
+    }
+    let device = Device::start(256, 8, &[]);
+    let Some(heap) = compile("bin/osier/tests/programs/heap.c", &device.path("heap"), &[]) else { return };
+    let mut program = device.run(&[], &[&heap, "64"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let began = Instant::now();
+    let seen = loop {
+        let stats = ask(&device, &["window", "stats"], &[]);
+        let all = stats["programs"].as_array().unwrap().iter();
+        let own = all.clone().find(|of| of["pid"] == program.id());
+        if let Some(count) = own.and_then(|of| of["latency"]["count"].as_u64()).filter(|count| *count > 1000) {
+            break count;
+        }
+        assert!(began.elapsed() < PATIENCE, "{stats}");
+    };
+    program.kill().unwrap();
+    program.wait().unwrap();
+    while !ask(&device, &["window", "stats"], &[])["programs"].as_array().unwrap().is_empty() {
+        assert!(began.elapsed() < PATIENCE, "it is still there");
+    }
+    let report = device.stop();
+    assert!(report["lateness"]["count"].as_u64().unwrap() >= seen, "{report}, of {seen}");
 }
 
 #[test]

@@ -10,6 +10,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use osier_cache::parse_policy;
+pub use osier_device::window::message::Figures as WindowStats;
 use osier_device::window::message::{LANES, RING_ENTRIES, ToDevice, Words};
 use osier_device::window::{Command, Report};
 use osier_pmr::{Doorbell, Object, Ring, SharedLines, pass, ring_bytes};
@@ -50,35 +52,6 @@ pub struct WindowOptions {
     pub mode: FaultMode,
     /// What each of the window's own threads does first.
     pub on_thread: Option<fn()>,
-}
-
-/// Figures of the device, about a millisecond old.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WindowStats {
-    /// Faults of all programs.
-    pub faults: u64,
-    /// Of these, those that brought a page in from the flash.
-    pub misses: u64,
-    /// Pages that left the cache.
-    pub left: u64,
-    /// Of these, those that were dirty and were programmed.
-    pub left_dirty: u64,
-    /// Pages in the cache.
-    pub resident: u64,
-    /// Frames of the cache.
-    pub frames: u64,
-    /// Faults that found a page whose bytes the flash has lost.
-    pub lost: u64,
-    /// Pages that the host side programmed.
-    pub flash_written: u64,
-    /// Pages that collection moved.
-    pub flash_moved: u64,
-    /// Superblocks that were erased.
-    pub superblocks_erased: u64,
-    /// Faults that had to wait for a frame.
-    pub blocked: u64,
-    /// Dirty pages that the flash refused because it is worn out: lost.
-    pub dropped: u64,
 }
 
 impl std::fmt::Debug for Window {
@@ -202,7 +175,7 @@ impl Window {
             stop: eventfd()?,
             commands: Mutex::new(HashMap::new()),
             ended: Condvar::new(),
-            timing: Timing::new(),
+            timing: Timing::new(&find("timing")?),
         })
     }
 
@@ -297,32 +270,21 @@ impl Window {
         self.command(Command::Evict(pages))
     }
 
-    /// Changes the device's eviction policy, with the parameters that its authors published.
+    /// Changes the device's eviction policy: a name, and parameters that are to have other values than their authors
+    /// published, as in `s3-fifo:small_permille=200,ghost_permille=500`.
     ///
     /// # Errors
-    /// There is none of this name, or the device has died.
-    pub fn set_policy(&self, name: &str) -> Result<Report, WindowError> {
-        self.command(Command::Policy { name: name.to_owned(), parameters: Default::default() })
+    /// There is none of this name, or it cannot have these parameters; or the device has died.
+    pub fn set_policy(&self, policy: &str) -> Result<Report, WindowError> {
+        let (name, parameters) = parse_policy(policy)?;
+        self.command(Command::Policy { name: name.to_owned(), parameters })
     }
 
     /// The device's figures.
     #[must_use]
     pub fn stats(&self) -> WindowStats {
-        let word = |index: u64| self.shared.words.word64(index * 8).load(Ordering::Relaxed);
-        WindowStats {
-            faults: word(1),
-            misses: word(2),
-            left: word(3),
-            left_dirty: word(4),
-            resident: word(5),
-            frames: word(6),
-            lost: word(7),
-            flash_written: word(8),
-            flash_moved: word(9),
-            superblocks_erased: word(10),
-            blocked: word(11),
-            dropped: word(12),
-        }
+        let word = |index: usize| self.shared.words.word64(8 + index as u64 * 8).load(Ordering::Relaxed);
+        WindowStats::decode(std::array::from_fn(word))
     }
 
     /// The window's own threads.
@@ -351,8 +313,7 @@ impl Window {
             return Err(WindowError::Forked { device: shared.device.clone(), owner: shared.owner_pid });
         }
         let tag = self.next_tag.fetch_add(1, Ordering::Relaxed);
-        let name = if let Command::Policy { name, .. } = &command { name.clone() } else { String::new() };
-        let words = ToDevice::Command(tag, command).encode().ok_or(WindowError::NoPolicy(name))?;
+        let words = ToDevice::Command(tag, command).encode()?;
         self.expect_end(tag);
         let mut spins = 0;
         while !self.tell(&words) {
@@ -405,7 +366,7 @@ impl Drop for Window {
         }
         signal::forget(&self.shared);
         unmap(self.shared.base, self.shared.bytes);
-        if was_live && let Some(words) = ToDevice::Detach.encode() {
+        if was_live && let Ok(words) = ToDevice::Detach.encode() {
             // A full ring means that the device is not listening; it hears of the process's end.
             self.tell(&words);
             self.shared.device_bell.ring();

@@ -108,7 +108,7 @@ fn json(run: &Run) -> String {
 }
 
 fn histogram_json(histogram: &Histogram) -> String {
-    let buckets: Vec<String> = histogram.buckets().map(|(ns, count)| format!("[{ns}, {count}]")).collect();
+    let buckets: Vec<String> = histogram.buckets().iter().map(|(ns, count)| format!("[{ns}, {count}]")).collect();
     format!(
         "{{\"count\": {}, \"p50_ns\": {}, \"p99_ns\": {}, \"max_ns\": {}, \"buckets\": [{}]}}",
         histogram.count(),

@@ -223,7 +223,7 @@ impl VmArgs {
     fn window_bytes(&self, offered: u64) -> Result<u64> {
         let unit = if self.cxl { CXL_UNIT_BYTES } else { osier_client::heap::HEAP_UNIT_BYTES };
         let bytes = self.window.unwrap_or(offered / unit * unit);
-        if bytes == 0 || bytes % unit != 0 {
+        if bytes == 0 || !bytes.is_multiple_of(unit) {
             let text = format!(
                 "a CXL device is a multiple of {}, which {} is not; say how much of the window the guest gets: --window",
                 format_bytes(unit),
