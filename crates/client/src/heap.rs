@@ -68,9 +68,9 @@ pub struct StandIn {
     pub window_bytes: u64,
 }
 
-/// A file of so many bytes whose mapping the preloaded library answers with a part of the window: the memory of a guest
-/// of `osier vm`. Programs that are started inherit it. It is sealed against stores, so that a mapping which the library
-/// does not see fails: it would be ordinary memory, and nobody would hear of it.
+/// A file of so many bytes whose mapping the preloaded library answers with a part of the window: the memory of a
+/// guest of `osier vm`. Programs that are started inherit it. It is sealed against stores, so that a mapping which the
+/// library does not see fails: it would be ordinary memory, and nobody would hear of it.
 ///
 /// # Errors
 /// What the system refused.

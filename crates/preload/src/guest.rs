@@ -1,5 +1,5 @@
-//! `osier vm`: of a machine emulator the guest's memory alone lies in the window. To the emulator it is the mapping of a
-//! file, which stands in for the window; it is answered with the window, where the emulator wants it.
+//! `osier vm`: of a machine emulator the guest's memory alone lies in the window. To the emulator it is the mapping of
+//! a file, which stands in for the window; it is answered with the window, where the emulator wants it.
 //!
 //! Nothing takes it away again until the process ends: the device believes that it knows what is mapped.
 

@@ -33,8 +33,8 @@ const UNSEEN: [&str; 4] = ["cache=none", "cache=directsync", "cache.direct=on", 
 /// Run a machine with part of its memory in a device's memory
 ///
 /// QEMU (Debian's package qemu-system-x86) runs an unchanged guest. Besides its ordinary memory it has a NUMA node
-/// without processors, node 1, whose pages are the window's: those in the device's cache cost what memory costs. Start a
-/// device with `osier window serve`. The guest's serial console is this terminal; Ctrl-A X ends the machine.
+/// without processors, node 1, whose pages are the window's: those in the device's cache cost what memory costs. Start
+/// a device with `osier window serve`. The guest's serial console is this terminal; Ctrl-A X ends the machine.
 #[derive(Debug, Args)]
 pub struct VmArgs {
     /// The socket of the device
