@@ -48,9 +48,8 @@ fn config(nand: &str) -> Result<ModelConfig, Box<dyn std::error::Error>> {
         let ahead = ["cache.prefetch=\"next-n\"", "cache.prefetch_parameters={degree=8,tagged=1}"];
         overrides.extend(ahead.map(str::to_owned));
     }
-    // At the profile's own rate where a figure is about it.
-    if !nand.contains("sampled") {
-        overrides.push("window.sample_pages=0".to_owned());
+    if nand.contains("sampled") {
+        overrides.push("window={sample_pages=16,sample_period_us=10000}".to_owned());
     }
     if nand.contains("zero") {
         overrides.extend(["timing.read_ns=[1]", "timing.program_ns=[1]", "timing.erase_ns=1"].map(str::to_owned));
@@ -199,7 +198,7 @@ fn resident() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// The same with hits sampled, at the profile's rate. A while in the one memory and a while in the other, in which many
+/// The same with hits sampled: 16 pages every 10 ms. A while in the one memory and a while in the other, in which many
 /// samples are taken; what was drawn while the other was used is used before the clock starts.
 fn sampled() -> Result<(), Box<dyn std::error::Error>> {
     const TURNS: usize = 60;

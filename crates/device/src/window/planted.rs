@@ -28,12 +28,18 @@ pub enum Bug {
     ForgetSampledDirty,
     /// A page that was drawn is granted to who has not yet acknowledged that it is unmapped.
     GrantBeforeUnmapped,
+    /// A command goes through all its pages before anything else is done.
+    RangeInOneGo,
+    /// What a mapper had pinned stays pinned when it has gone.
+    KeepPinsOfTheGone,
+    /// A fault waits for its frame however long a stopped mapper keeps it.
+    AwaitTheSilent,
 }
 
 impl Bug {
     /// All of them.
     #[cfg(any(test, feature = "planted"))]
-    pub const ALL: [Bug; 12] = [
+    pub const ALL: [Bug; 15] = [
         Bug::ForgetDirty,
         Bug::LastMapperDecides,
         Bug::LeaveAtFirstAck,
@@ -46,5 +52,8 @@ impl Bug {
         Bug::ForgetUnsaved,
         Bug::ForgetSampledDirty,
         Bug::GrantBeforeUnmapped,
+        Bug::RangeInOneGo,
+        Bug::KeepPinsOfTheGone,
+        Bug::AwaitTheSilent,
     ];
 }

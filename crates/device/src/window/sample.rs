@@ -149,7 +149,8 @@ impl<R: Resident> Window<R> {
             let Some(page) = self.cache.page_in(frame) else { continue };
             // One that was drawn before and not used is drawn again, or the sample would be of used ones alone.
             let Mapped { by, drawn: unmapped, .. } = self.mapped[frame as usize];
-            if by | unmapped == 0 || self.sampler.has(page) {
+            let is_stuck = by & self.silent != 0;
+            if by | unmapped == 0 || is_stuck || self.sampler.has(page) {
                 continue;
             }
             self.sampler.serial += 1;
@@ -168,7 +169,7 @@ impl<R: Resident> Window<R> {
     }
 
     fn unmap_drawn(&mut self, mapper: MapperId, pages: &[u64]) {
-        self.zaps[usize::from(mapper.0)].ask(pages, true);
+        self.zaps[usize::from(mapper.0)].ask(self.now, pages, true);
         let is_known =
             |page: &u64| self.cache.resident(*page).is_some_and(|frame| self.mapped[frame as usize].is_dirty);
         let known = pages.iter().rev().fold(0, |known, page| known << 1 | u64::from(is_known(page)));

@@ -207,6 +207,10 @@ fn pinned_pages_are_not_drawn_and_without_a_program_nothing_is() {
     let mapper = window.attach().unwrap();
     let mut now = Nanos(20_000_000);
     window.command(now, mapper, 1, Command::Pin(0..2)).unwrap();
+    while !outputs.drain(..).any(|output| matches!(output, Output::Done { .. })) {
+        now = window.next_event().unwrap_or(now).max(now);
+        window.poll(now, &mut outputs);
+    }
     for page in 0..3 {
         window.fault(now, Fault { mapper, lane: 0, page, is_store: false, more_max: 0 }).unwrap();
     }
