@@ -443,19 +443,23 @@ fn replay(recording: &Path, code: i32) -> Value {
     serde_json::from_str(&out).unwrap()
 }
 
-/// A program that uses each command, then two at a time: one with several threads, and one that is killed.
-fn keep_busy(device: &Device, python: &str, counter: &Path) {
+/// Two programs at a time: one with several threads, and one that is killed; and each command meanwhile.
+fn keep_busy(device: &Device, python: &str) {
     let threads = "import threading\nb=[bytearray(1<<20) for _ in range(24)]\ndef work(x):\n  for _ in range(20): x[3::4096]=b'z'*256\n\
                    for t in [threading.Thread(target=work,args=(x,)) for x in b]: t.start()\n";
     let endless = "b=[bytearray(1<<20) for _ in range(24)]\nprint('it begins', flush=True)\nwhile True:\n  for x in b: x[7::4096]=b'z'*256";
-    let mut command = Command::new(counter);
-    command.arg(device.socket()).env("LD_LIBRARY_PATH", builds());
-    let (status, _, err) = finish(command);
-    assert!(status.success(), "{err}");
-    let mut first = device.run(&[], &[python, "-c", threads]).stderr(Stdio::null()).spawn().unwrap();
-    let mut second = device.run(&[], &[python, "-c", endless]).stdout(Stdio::piped()).spawn().unwrap();
+    let heap = ["--heap", "224MiB"];
+    let mut first = device.run(&heap, &[python, "-c", threads]).stderr(Stdio::null()).spawn().unwrap();
+    let mut second = device.run(&heap, &[python, "-c", endless]).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(second.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let pages = [("prefetch", "0..1MiB"), ("pin", "0..64KiB"), ("unpin", "0..64KiB"), ("evict", "0..1MiB")];
+    for (word, argument) in pages.into_iter().chain([("policy", "sieve")]) {
+        let mut command = osier();
+        command.args(["window", word, "--device"]).arg(device.socket()).arg(argument);
+        let (status, out, err) = finish(command);
+        assert!(status.success(), "{word}: {out}\n{err}");
+    }
     second.kill().unwrap();
     second.wait().unwrap();
     assert!(await_end(&mut first).success());
@@ -468,16 +472,12 @@ fn a_run_of_programs_replays_in_virtual_time() {
     }
     let Some(python) = installed("python3") else { return };
     let home = tempfile::tempdir().unwrap();
-    let (recording, counter) = (home.path().join("recording"), home.path().join("counter"));
+    let recording = home.path().join("recording");
     let options = ["--record-core", recording.to_str().unwrap(), "--record-core-wait"];
-    let more =
-        ["--set", "cache.pinned_pages_max=16", "--set", "cache.prefetch=next-n", "--set", "cache.eviction=s3-fifo"];
-    let (include, libraries) = (root().join("crates/capi/include"), builds());
-    let links = ["-I", include.to_str().unwrap(), "-L", libraries.to_str().unwrap(), "-losier_window"];
-    let Some(counter) = compile("crates/capi/examples/counter.c", &counter, &links) else { return };
-
-    let device = Device::start(128, 8, &[&options[..], &more[..]].concat());
-    keep_busy(&device, &python, Path::new(&counter));
+    let more = ["cache.pinned_pages_max=16", "cache.eviction=s3-fifo", "cache.prefetch=next-n"];
+    let more = more.map(|setting| ["--set", setting]).concat();
+    let device = Device::start(512, 8, &[&options[..], &more[..]].concat());
+    keep_busy(&device, &python);
     let report = device.stop();
     let found = replay(&recording, 0);
     let life = &found["lives"][0];
@@ -491,8 +491,8 @@ fn a_run_of_programs_replays_in_virtual_time() {
     assert!(bytes < 150 * misses, "{bytes} bytes for {misses} misses");
 
     // Killed: what was handed on replays, and that it has no end is said.
-    let mut device = Device::start(128, 8, &[&options[..], &more[..]].concat());
-    keep_busy(&device, &python, Path::new(&counter));
+    let mut device = Device::start(512, 8, &[&options[..], &more[..]].concat());
+    keep_busy(&device, &python);
     device.process.kill().unwrap();
     device.process.wait().unwrap();
     let found = replay(&recording, 0);

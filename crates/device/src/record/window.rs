@@ -3,8 +3,8 @@
 //! The window only copies the bytes of pages, and looks at one thing of them: whether those of the flash are the ones that
 //! were saved. So a page that is saved is recorded by its checksum, and a read only if it found something else.
 //!
-//! What is elided, because it changes nothing: polls that only move the time. An input is recorded with the time up to
-//! which the window has come by it, which is never before that of such a poll.
+//! What is elided, because it changes nothing: polls that only move the time. One of them is recorded after all where the
+//! next input has an earlier time, or none: what is to happen between the two then waits.
 
 use std::ops::Deref;
 
@@ -81,6 +81,8 @@ pub struct RecordedWindow<R> {
     window: Window<R>,
     tape: Option<Box<Tape>>,
     effects: Vec<Effect>,
+    /// The time of the latest poll that was elided, if nothing was recorded since.
+    elided: Option<Nanos>,
 }
 
 impl<R> Deref for RecordedWindow<R> {
@@ -94,7 +96,7 @@ impl<R> Deref for RecordedWindow<R> {
 impl<R: Resident> From<Window<R>> for RecordedWindow<R> {
     /// Without a recording.
     fn from(window: Window<R>) -> RecordedWindow<R> {
-        RecordedWindow { window, tape: None, effects: Vec::new() }
+        RecordedWindow { window, tape: None, effects: Vec::new(), elided: None }
     }
 }
 
@@ -108,7 +110,7 @@ impl<R: Resident> RecordedWindow<R> {
         tape.put(Nanos(0), &Input::Window { program, made: origin.into() });
         tape.close_block(Urgency::MayWait);
         tape.urgency = Urgency::Now;
-        RecordedWindow { window, tape: Some(Box::new(tape)), effects: Vec::new() }
+        RecordedWindow { window, tape: Some(Box::new(tape)), effects: Vec::new(), elided: None }
     }
 
     /// As [`Window::resident_mut`]: the window decides nothing by what is there.
@@ -126,15 +128,18 @@ impl<R: Resident> RecordedWindow<R> {
     /// # Errors
     /// As there.
     pub fn attach(&mut self) -> Result<MapperId, Misuse> {
+        self.catch_up(Nanos::ZERO);
         let attached = self.window.attach();
-        self.note(attached.is_ok(), || Input::Attach {});
+        let now = self.window.now();
+        self.note(now, attached.is_ok(), || Input::Attach {});
         attached
     }
 
     /// As [`Window::detach`].
     pub fn detach(&mut self, now: Nanos, mapper: MapperId) {
+        self.catch_up(now);
         self.window.detach(now, mapper);
-        self.note(true, || Input::Detach { mapper: mapper.0 });
+        self.note(now, true, || Input::Detach { mapper: mapper.0 });
     }
 
     /// As [`Window::fault`].
@@ -142,9 +147,10 @@ impl<R: Resident> RecordedWindow<R> {
     /// # Errors
     /// As there.
     pub fn fault(&mut self, now: Nanos, fault: Fault) -> Result<(), Misuse> {
+        self.catch_up(now);
         let taken = self.window.fault(now, fault);
         let Fault { mapper, lane, page, is_store, more_max } = fault;
-        self.note(taken.is_ok(), || Input::Fault { mapper: mapper.0, lane, page, is_store, more_max });
+        self.note(now, taken.is_ok(), || Input::Fault { mapper: mapper.0, lane, page, is_store, more_max });
         taken
     }
 
@@ -153,8 +159,9 @@ impl<R: Resident> RecordedWindow<R> {
     /// # Errors
     /// As there.
     pub fn zapped(&mut self, now: Nanos, mapper: MapperId, dirty: u64) -> Result<(), Misuse> {
+        self.catch_up(now);
         let taken = self.window.zapped(now, mapper, dirty);
-        self.note(taken.is_ok(), || Input::Zapped { mapper: mapper.0, dirty });
+        self.note(now, taken.is_ok(), || Input::Zapped { mapper: mapper.0, dirty });
         taken
     }
 
@@ -164,9 +171,10 @@ impl<R: Resident> RecordedWindow<R> {
     /// As there.
     pub fn command(&mut self, now: Nanos, mapper: MapperId, tag: u32, command: Command) -> Result<(), Misuse> {
         let input = self.tape.is_some().then(|| recorded_command(mapper.0, tag, &command));
+        self.catch_up(now);
         let taken = self.window.command(now, mapper, tag, command);
         if let Some(input) = input {
-            self.note(taken.is_ok(), || input);
+            self.note(now, taken.is_ok(), || input);
         }
         taken
     }
@@ -174,18 +182,22 @@ impl<R: Resident> RecordedWindow<R> {
     /// As [`Window::poll`].
     pub fn poll(&mut self, now: Nanos, outputs: &mut Vec<Output>) {
         let is_idle = self.tape.is_some() && self.window.is_idle_at(now);
+        if !is_idle {
+            self.catch_up(now);
+        }
         let before = outputs.len();
         self.window.poll(now, outputs);
         let given = &outputs[before..];
         if is_idle {
             debug_assert!(given.is_empty(), "an idle window has nothing to hand out");
+            self.elided = Some(self.window.now());
             return;
         }
         if let Some(tape) = &mut self.tape {
             tape.digest.outputs(given);
         }
         let outputs = given.len() as u64;
-        self.note(true, || if outputs == 0 { Input::Prepare {} } else { Input::HandOut { outputs } });
+        self.note(now, true, || if outputs == 0 { Input::Prepare {} } else { Input::HandOut { outputs } });
     }
 
     /// Hands on what was recorded so far, so that a death of the process costs no more than what follows.
@@ -224,11 +236,16 @@ impl<R: Resident> RecordedWindow<R> {
         self.tape.is_some()
     }
 
+    /// An input comes with an earlier time than a poll that was elided.
+    fn catch_up(&mut self, now: Nanos) {
+        let Some(at) = self.elided.take().filter(|at| *at > now) else { return };
+        self.note(at, true, || Input::Prepare {});
+    }
+
     /// Writes an input down that the window has had, behind what the media answered to it.
-    fn note(&mut self, is_taken: bool, input: impl FnOnce() -> Input) {
+    fn note(&mut self, now: Nanos, is_taken: bool, input: impl FnOnce() -> Input) {
         let Some(tape) = &mut self.tape else { return };
         self.window.take_effects(&mut self.effects);
-        let now = self.window.now();
         answers(&self.effects, |answer| tape.put(now, &answer));
         tape.digest.effects(&self.effects);
         tape.digest.window(&self.window, is_taken);

@@ -152,11 +152,7 @@ impl WindowReplay {
             Input::Unread { read, is_damaged } => {
                 return self.answer(|script| script.unread.push_back((read, is_damaged)));
             }
-            Input::Attach {} => {
-                // It has no time of its own: polls that were left out had moved the window's.
-                self.window.advance(now);
-                self.window.attach().is_ok()
-            }
+            Input::Attach {} => self.window.attach().is_ok(),
             Input::Detach { mapper } => {
                 *self.asked_by(mapper)? = 0;
                 self.window.detach(now, MapperId(mapper));

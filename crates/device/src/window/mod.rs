@@ -481,6 +481,7 @@ impl<R: Resident> Window<R> {
 
     /// Whether a [`Window::poll`] would do nothing but move the time.
     pub(crate) fn is_idle_at(&self, now: Nanos) -> bool {
+        let now = now.max(self.now);
         let is_settled = self.outputs.is_empty() && self.short.is_empty() && !self.retry;
         is_settled && !self.finds_silence(now) && self.next_event().is_none_or(|at| at > now)
     }
@@ -562,7 +563,7 @@ impl<R: Resident> Window<R> {
     }
 
     /// Lets happen what happens up to `now`.
-    pub(crate) fn advance(&mut self, now: Nanos) {
+    fn advance(&mut self, now: Nanos) {
         loop {
             let own = self.agenda.peek().map_or(u64::MAX, |Reverse((at, ..))| *at);
             let below = self.next_below();

@@ -227,7 +227,9 @@ impl World {
         self.threads[process][thread] = Thread::Faulted(access);
         let fault =
             Fault { mapper, lane: thread as u16, page: access.page, is_store: access.store.is_some(), more_max: 3 };
-        self.window.fault(self.now, fault).map_err(|misuse| Wrong(misuse.to_string()))
+        // The device hears of it a little later than it was.
+        let at = Nanos(self.now.0.saturating_sub(access.page * 37 % 500));
+        self.window.fault(at, fault).map_err(|misuse| Wrong(misuse.to_string()))
     }
 
     fn run_thread(&mut self, process: usize, thread: usize) -> Result<(), Wrong> {
