@@ -63,6 +63,8 @@ pub enum Command {
     Run(commands::run::RunArgs),
     /// Watch a device that serves its memory
     Top(commands::top::TopArgs),
+    /// Run a machine with part of its memory in a device's memory
+    Vm(commands::vm::VmArgs),
     /// List and move the actors of a running device
     #[command(subcommand)]
     Actor(commands::actor::ActorCommand),

@@ -74,15 +74,46 @@ impl Window {
     /// # Errors
     /// What is missing, and what can be done.
     pub fn open(socket: &Path, options: &WindowOptions) -> Result<Window, WindowError> {
+        Window::open_part(socket, options, 0, |bytes, memory| {
+            let base = find_place(bytes)?;
+            map_over(base, bytes, memory, 0)?;
+            Ok(base)
+        })
+    }
+
+    /// The same for a part of the window, from its byte `from` on, over what is mapped at an address. After an error
+    /// nothing is mapped there.
+    ///
+    /// # Errors
+    /// As [`Window::open`].
+    ///
+    /// # Safety
+    /// As many bytes from `at` on as are asked for are the caller's, and nobody uses them.
+    pub unsafe fn open_at(socket: &Path, options: &WindowOptions, from: u64, at: usize) -> Result<Window, WindowError> {
+        assert!(at.is_multiple_of(PAGE) && from.is_multiple_of(PAGE as u64), "whole pages are mapped");
+        Window::open_part(socket, options, from, |bytes, memory| {
+            map_over(at, bytes, memory, from)?;
+            Ok(at)
+        })
+    }
+
+    fn open_part(
+        socket: &Path,
+        options: &WindowOptions,
+        from: u64,
+        map: impl FnOnce(usize, &OwnedFd) -> Result<usize, WindowError>,
+    ) -> Result<Window, WindowError> {
         let attached = attach(socket)?;
         let device_bytes = attached.pages * PAGE as u64;
-        let wanted = options.bytes.unwrap_or(device_bytes).next_multiple_of(PAGE as u64);
-        if wanted > device_bytes || wanted == 0 {
+        let left = device_bytes.saturating_sub(from);
+        let wanted = options.bytes.unwrap_or(left).next_multiple_of(PAGE as u64);
+        if wanted > left || wanted == 0 {
             return Err(WindowError::TooLarge { wanted, device: attached.device, bytes: device_bytes });
         }
         let bytes = wanted as usize;
-        let base = map_nowhere(bytes, &attached.memory)?;
-        let shared = match Window::share(&attached, base, bytes, options.mode) {
+        let first = from / PAGE as u64;
+        let base = map(bytes, &attached.memory)?;
+        let shared = match Window::share(&attached, base, bytes, first, options.mode) {
             Ok(shared) => Arc::new(shared),
             Err(error) => {
                 unmap(base, bytes);
@@ -98,19 +129,28 @@ impl Window {
         }
         if let Some(page_map) = shared.uffd.page_map() {
             // Without it pages count as dirty when they leave.
-            let _ = pass::send(&attached.socket, &(base as u64).to_le_bytes(), &[page_map]);
+            // What is passed on with them is where the window's first page would be.
+            let origin = (base as u64).wrapping_sub(from);
+            let _ = pass::send(&attached.socket, &origin.to_le_bytes(), &[page_map]);
         }
         let mut window = Window { shared, next_tag: AtomicU32::new(1), threads: Vec::new(), _socket: attached.socket };
         window.start(attached.pidfd, options.on_thread)?;
         Ok(window)
     }
 
-    fn share(attached: &Attached, base: usize, bytes: usize, mode: FaultMode) -> Result<Shared, WindowError> {
+    fn share(
+        attached: &Attached,
+        base: usize,
+        bytes: usize,
+        first: u64,
+        mode: FaultMode,
+    ) -> Result<Shared, WindowError> {
         let find = |name| attached.segment.find(name).map_err(|error| WindowError::Segment(error.to_string()));
         let bell = attached.bell.find("bell").map_err(|error| WindowError::Segment(error.to_string()))?;
         Ok(Shared {
             base,
             bytes,
+            first,
             device: attached.device.clone(),
             mode,
             // SAFETY: a plain call.
@@ -342,34 +382,38 @@ fn mode_helps(mode: FaultMode) -> bool {
     }
 }
 
-/// Maps the shared memory where the system likes, not to be inherited: a child would see pages that are not resident.
-fn map_nowhere(bytes: usize, memory: &OwnedFd) -> Result<usize, WindowError> {
-    let failed = || WindowError::last_os("map the window");
+/// Reserves addresses where the system likes.
+fn find_place(bytes: usize) -> Result<usize, WindowError> {
     let room = bytes + ALIGNMENT;
     let reserved = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: no address is asked for, so no existing mapping is touched.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), room, libc::PROT_NONE, reserved, -1, 0) } as usize;
     if start == libc::MAP_FAILED as usize {
-        return Err(failed());
+        return Err(WindowError::last_os("map the window"));
     }
     let base = start.next_multiple_of(ALIGNMENT);
     unmap(start, base - start);
     unmap(base + bytes, start + room - base - bytes);
+    Ok(base)
+}
+
+/// Maps the shared memory over what is there, not to be inherited: a child would see pages that are not resident.
+fn map_over(base: usize, bytes: usize, memory: &OwnedFd, from: u64) -> Result<(), WindowError> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED;
     let at = base as *mut libc::c_void;
-    // SAFETY: what is mapped over was just reserved, and nobody uses it.
+    // SAFETY: what is mapped over is the caller's, and nobody uses it.
     let advised = unsafe {
-        libc::mmap(at, bytes, protection, flags, memory.as_raw_fd(), 0) != libc::MAP_FAILED
+        libc::mmap(at, bytes, protection, flags, memory.as_raw_fd(), from as libc::off_t) != libc::MAP_FAILED
             && libc::madvise(at, bytes, libc::MADV_DONTFORK) == 0
             && libc::madvise(at, bytes, libc::MADV_DONTDUMP) == 0
     };
     if !advised {
-        let error = failed();
+        let error = WindowError::last_os("map the window");
         unmap(base, bytes);
         return Err(error);
     }
-    Ok(base)
+    Ok(())
 }
 
 fn unmap(base: usize, bytes: usize) {

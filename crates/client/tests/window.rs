@@ -104,6 +104,69 @@ fn threads_and_processes_share_a_window() {
     }
 }
 
+/// So many bytes of addresses that are this program's and that nobody uses.
+fn reserve(bytes: usize) -> usize {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: no address is asked for, so no existing mapping is touched.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0) };
+    assert_ne!(at, libc::MAP_FAILED);
+    at as usize
+}
+
+#[test]
+fn a_part_of_a_window_lies_where_it_is_wanted() {
+    const FIRST: usize = 200;
+    const PAGES: usize = 128;
+    for mode in MODES {
+        let device = Device::start(512, 64, None);
+        let whole = open(&device, mode);
+        let options = WindowOptions { bytes: Some((PAGES * PAGE) as u64), mode, ..WindowOptions::default() };
+        // Between two pages that stay nobody's.
+        let at = reserve((PAGES + 2) * PAGE) + PAGE;
+        // SAFETY: they were just reserved.
+        let part = unsafe { Window::open_at(&device.socket(), &options, (FIRST * PAGE) as u64, at) }.unwrap();
+        assert_eq!((part.as_ptr() as usize, part.len()), (at, PAGES * PAGE));
+        let mut reference = vec![0_u64; 512 * 512];
+        let mut state = 2;
+        for step in 1..6_000 {
+            let (page, word) = (random(&mut state) as usize % 512, random(&mut state) as usize % 512);
+            let index = page * 512 + word;
+            let own = (FIRST..FIRST + PAGES).contains(&page).then(|| index - FIRST * 512);
+            // Each is seen through the other.
+            match own {
+                Some(own) if step % 2 == 0 => store(&part, own, step),
+                _ => store(&whole, index, step),
+            }
+            reference[index] = step;
+            if let Some(own) = own {
+                assert_eq!(load(&part, own), load(&whole, index), "{mode:?}, step {step}");
+            }
+        }
+        for (index, expected) in reference.iter().enumerate().step_by(61) {
+            assert_eq!(load(&whole, index), *expected, "{mode:?}, word {index}");
+        }
+        for own in (0..PAGES * 512).step_by(61) {
+            assert_eq!(load(&part, own), reference[FIRST * 512 + own], "{mode:?}, word {own} of the part");
+        }
+        assert!(part.stats().left_dirty > 500, "{mode:?}: {:?}", part.stats());
+        if mode != FaultMode::InThread {
+            let frozen = part.freeze().unwrap();
+            let mut seen = 0;
+            let pages = FIRST as u64..(FIRST + PAGES) as u64;
+            let each = |page: u64, bytes: &[u8; PAGE]| {
+                let words = &reference[page as usize * 512..][..512];
+                assert!(bytes.chunks(8).zip(words).all(|(bytes, word)| *bytes == word.to_le_bytes()), "page {page}");
+                seen += 1;
+            };
+            frozen.copy(pages, each).unwrap();
+            assert_eq!(seen, PAGES);
+        }
+        // SAFETY: what is refused maps nothing.
+        let beyond = unsafe { Window::open_at(&device.socket(), &options, 500 * PAGE as u64, at) };
+        assert!(matches!(beyond, Err(WindowError::TooLarge { .. })), "{mode:?}");
+    }
+}
+
 /// Counts to 20 in a word of each page.
 fn count(window: &Window, user: usize) {
     let mut state = user as u64;
