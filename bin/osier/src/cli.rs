@@ -61,6 +61,10 @@ pub enum Command {
     Window(commands::window::WindowCommand),
     /// Run a program with its heap in a device's memory
     Run(commands::run::RunArgs),
+    /// Run a machine with part of its memory in a device's memory
+    Vm(commands::vm::VmArgs),
+    /// Watch a device that serves its memory
+    Top(commands::top::TopArgs),
     /// List and move the actors of a running device
     #[command(subcommand)]
     Actor(commands::actor::ActorCommand),

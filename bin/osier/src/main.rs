@@ -12,6 +12,7 @@ mod home;
 mod logging;
 mod output;
 mod policies;
+mod preloaded;
 mod profiles;
 mod signals;
 mod units;

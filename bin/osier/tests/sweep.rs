@@ -199,6 +199,74 @@ fn an_axis_of_the_workload_gives_what_workloads_changed_by_hand_give() {
     assert!(err.contains("its axes together") && err.contains("takes its place"), "{err}");
 }
 
+/// A time of 2007, as MSR's traces have it.
+const FILETIME: u64 = 128_166_372_003_061_629;
+
+/// A trace of random pages, as lines of MSR's.
+fn trace(requests: u64, first_time: u64) -> String {
+    let line = |number: u64| {
+        let (time, page) = (first_time + number * 50_000, number * 7_919 % 65_536);
+        let op = if number.is_multiple_of(3) { "Write" } else { "Read" };
+        format!("{time},host,0,{op},{},4096,0\n", page * 4096)
+    };
+    (0..requests).map(line).collect()
+}
+
+#[test]
+fn a_trace_gives_in_a_sweep_what_it_gives_alone() {
+    for (traces, options) in [
+        ("", &[][..]),
+        ("traces = { depth = 8 }", &["--depth", "8"][..]),
+        ("traces = { time_permille = 100 }\naddresses = \"modulo\"", &["--time-scale", "1/10"]),
+    ] {
+        let sweep = SWEEP.replace("./w.toml", "./t.csv").replace("[run]", &format!("[run]\n{traces}"));
+        let place = Place::new(1, &sweep);
+        fs::write(place.path("t.csv"), trace(3_000, FILETIME)).unwrap();
+        place.expect(0, &["s.toml"]);
+        let rows = figures_of(&place.results().0);
+        assert_eq!(rows.len(), POINTS);
+        for (number, row) in rows.iter().enumerate() {
+            let set = ["fifo", "clock", "s3-fifo"][number / 4];
+            let (eviction, prefetch) = (format!("cache.eviction={set}"), ["none", "next-n"][number / 2 % 2]);
+            let prefetch = format!("cache.prefetch={prefetch}");
+            let seed = (number % 2 + 1).to_string();
+            let mut sim = Command::new(env!("CARGO_BIN_EXE_osier"));
+            sim.args(["--json", "sim", "--quiet", "--profile", "cylon", "--workload", "./t.csv", "--capacity", "1GiB"]);
+            sim.args(["--set", &eviction, "--set", &prefetch, "--seed", &seed, "--addresses", "modulo"]).args(options);
+            let output = sim.current_dir(place.dir.path()).output().unwrap();
+            let alone: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+            let of_sim = [
+                &alone["run"]["requests"],
+                &alone["cache"]["hit_ppm"],
+                &alone["latency"]["all"]["latency"]["p99_ns"],
+                &alone["flash"]["waf_ppm"],
+            ];
+            assert_eq!(
+                *row,
+                of_sim.map(|value| if value.is_null() { String::new() } else { value.to_string() }),
+                "{alone}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_trace_that_is_bad_or_has_no_keys_is_refused_before_anything_runs() {
+    let sweep = SWEEP.replace("./w.toml", "./t.csv");
+    let place = Place::new(
+        1,
+        &sweep.replace("cache.prefetch\"\nvalues = [\"none\", \"next-n\"]", "workload.block_bytes\"\nvalues = [4096]"),
+    );
+    fs::write(place.path("t.csv"), trace(10, FILETIME)).unwrap();
+    let (_, err) = place.expect(3, &["s.toml"]);
+    assert!(err.contains("./t.csv is a trace, which has no workload.block_bytes"), "{err}");
+    let place = Place::new(1, &sweep);
+    fs::write(place.path("t.csv"), trace(500, FILETIME) + "nonsense\n" + &trace(500, FILETIME * 2)).unwrap();
+    let (_, err) = place.expect(3, &["s.toml"]);
+    assert!(err.contains("line 501") && err.contains("nothing was written"), "{err}");
+    assert_eq!(place.files(), ["s.toml", "t.csv", "w.toml"]);
+}
+
 #[test]
 fn results_of_another_sweep_are_refused_and_never_mixed() {
     let place = Place::new(60_000, SWEEP);
@@ -278,7 +346,11 @@ fn bad_input_is_refused_by_name_and_leaves_nothing() {
         ("\"cylon\"", "\"./none.toml\"", "none.toml"),
         ("./w.toml", "./none.toml", "none.toml"),
         ("./w.toml", "cylon", "cylon-seq"),
-        ("./w.toml", "./w.csv.gz", "./w.csv.gz is no workload of a sweep: choose built-in ones (zipf, cylon-"),
+        ("./w.toml", "./w.csv.gz", "reading the trace ./w.csv.gz failed"),
+        ("./w.toml", "./s.toml.bad", "reading the trace ./s.toml.bad failed"),
+        ("[run]", "[run]\ntraces = { depth = 4 }", "run.traces says how traces are replayed, and no workload"),
+        ("[run]", "[run]\ntraces = { time_permille = 0 }", "run.traces.time_permille is 0"),
+        ("[run]", "[run]\naddresses = \"wrap\"", "addresses is `wrap`; choose of refuse, modulo, compact"),
         ("profile = ", "profile ", "line 2"),
     ] {
         assert!(SWEEP.contains(from), "{from}");

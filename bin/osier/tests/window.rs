@@ -3,176 +3,20 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
+mod windows;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::Once;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// Nothing here takes that long; what does hangs.
-const PATIENCE: Duration = Duration::from_secs(240);
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
-}
-
-/// The directory of this program's builds, with the two libraries in it.
-fn builds() -> PathBuf {
-    static LIBRARIES: Once = Once::new();
-    LIBRARIES.call_once(|| {
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--offline", "--package", "osier-preload", "--package", "osier-capi"]);
-        assert!(cargo.current_dir(root()).status().unwrap().success(), "the libraries can be built");
-    });
-    Path::new(env!("CARGO_BIN_EXE_osier")).parent().unwrap().to_owned()
-}
-
-/// A device that serves its window.
-struct Device {
-    process: Child,
-    directory: tempfile::TempDir,
-}
-
-impl Device {
-    /// With so many MiB of window and of cache, and other options.
-    fn start(window: u32, cache: u32, options: &[&str]) -> Device {
-        let directory = tempfile::tempdir().unwrap();
-        let mut command = serve(&directory.path().join("s"), window, cache);
-        let mut process = command.args(options).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(process.stderr.take().unwrap()).read_line(&mut line).unwrap();
-        assert!(line.starts_with("osier: a window of"), "{line}");
-        Device { process, directory }
-    }
-
-    fn socket(&self) -> PathBuf {
-        self.directory.path().join("s")
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
-
-    /// `osier run` with options, and a program.
-    fn run(&self, options: &[&str], program: &[&str]) -> Command {
-        builds();
-        let mut command = osier();
-        command.args(["--json", "run", "--device"]).arg(self.socket()).args(options).arg("--").args(program);
-        command.stdin(Stdio::null());
-        command
-    }
-
-    /// Runs a program to its end, and insists on its being well; its output and its figures.
-    fn expect(&self, options: &[&str], program: &[&str]) -> (String, Value) {
-        let stats = self.path("stats");
-        let mut all = vec!["--stats", stats.to_str().unwrap()];
-        all.extend(options);
-        let (status, out, err) = finish(self.run(&all, program));
-        assert!(status.success(), "{program:?}: {status}\n{out}\n{err}");
-        let text = fs::read_to_string(&stats).unwrap();
-        fs::remove_file(&stats).unwrap();
-        (out, serde_json::from_str(text.lines().next().unwrap()).unwrap())
-    }
-
-    /// Ends the device in order; its report.
-    fn stop(mut self) -> Value {
-        let pid = self.process.id().to_string();
-        assert!(Command::new("kill").arg(&pid).status().unwrap().success());
-        let mut report = String::new();
-        self.process.stdout.take().unwrap().read_to_string(&mut report).unwrap();
-        assert!(await_end(&mut self.process).success());
-        serde_json::from_str(&report).unwrap()
-    }
-}
-
-impl Drop for Device {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-fn osier() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_osier"))
-}
-
-fn serve(socket: &Path, window: u32, cache: u32) -> Command {
-    let mut command = osier();
-    command.args(["--json", "window", "serve", "--socket"]).arg(socket);
-    command.args(["--capacity", &format!("{window}MiB"), "--cache", &format!("{cache}MiB")]);
-    command
-}
-
-fn await_end(process: &mut Child) -> ExitStatus {
-    let began = Instant::now();
-    loop {
-        if let Some(status) = process.try_wait().unwrap() {
-            return status;
-        }
-        if began.elapsed() > PATIENCE {
-            let _ = process.kill();
-            panic!("it hangs");
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-fn finish(mut command: Command) -> (ExitStatus, String, String) {
-    let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut err = process.stderr.take().unwrap();
-    let errors = std::thread::spawn(move || {
-        let mut text = String::new();
-        err.read_to_string(&mut text).unwrap();
-        text
-    });
-    let mut out = String::new();
-    process.stdout.take().unwrap().read_to_string(&mut out).unwrap();
-    (await_end(&mut process), out, errors.join().unwrap())
-}
-
-/// Runs a command that is refused; what it said.
-fn refused(command: Command, code: i32) -> String {
-    let (status, out, err) = finish(command);
-    assert_eq!(status.code(), Some(code), "{out}\n{err}");
-    serde_json::from_str::<Value>(err.lines().last().unwrap()).unwrap()["error"].as_str().unwrap().to_owned()
-}
-
-/// Whether this machine gives this user what handlers need.
-fn may_handle_faults() -> bool {
-    let setting = fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").unwrap_or_default();
-    let may = setting.trim() == "1" || fs::File::options().read(true).write(true).open("/dev/userfaultfd").is_ok();
-    if !may {
-        println!("SKIPPED: this user may not use userfaultfd");
-    }
-    may
-}
-
-/// The path of a program, unless it is not there.
-fn installed(name: &str) -> Option<String> {
-    let path = Path::new("/usr/bin").join(name);
-    if !path.exists() {
-        println!("SKIPPED: {name} is not installed");
-        return None;
-    }
-    Some(path.to_str().unwrap().to_owned())
-}
-
-/// A program in C, compiled.
-fn compile(source: &str, out: &Path, more: &[&str]) -> Option<String> {
-    installed("cc")?;
-    let source = root().join(source);
-    let mut cc = Command::new("cc");
-    cc.args(["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(out).arg(source).args(more);
-    let Output { status, stderr, .. } = cc.output().unwrap();
-    assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
-    Some(out.to_str().unwrap().to_owned())
-}
+use windows::*;
 
 #[test]
 fn a_heap_beyond_the_cache_does_what_the_manual_pages_promise() {
@@ -192,6 +36,11 @@ fn a_heap_beyond_the_cache_does_what_the_manual_pages_promise() {
         assert_eq!(out, "well\n");
         let report = device.stop();
         assert!(report["evicted_dirty"].as_u64().unwrap() > 4 * 2048, "{report}");
+        // The emulator's own error, of both programs.
+        let (faults, late) = (&report["latency"]["count"], &report["lateness"]);
+        assert!(faults.as_u64() > stats["latency"]["count"].as_u64() && late["count"] == *faults, "{report}");
+        let buckets = late["buckets"].as_array().unwrap().iter();
+        assert_eq!(buckets.map(|bucket| bucket[1].as_u64().unwrap()).sum::<u64>(), faults.as_u64().unwrap());
     }
 }
 
@@ -409,13 +258,6 @@ fn redis_keeps_every_value_and_its_background_save_is_of_one_instant() {
     assert!(report["waf_ppm"].as_u64().unwrap() > 1_000_000, "{report}");
 }
 
-impl Device {
-    fn stop_keeping(self, f: impl FnOnce(&Device)) -> Value {
-        f(&self);
-        self.stop()
-    }
-}
-
 #[test]
 fn a_program_whose_device_is_killed_gets_sigbus_and_a_message() {
     if !may_handle_faults() {
@@ -502,6 +344,78 @@ fn without_permission_a_run_says_which_setting_to_change() {
     command.uid(NOBODY).gid(NOBODY).env("HOME", device.directory.path());
     let said = refused(command, 3);
     assert!(said.contains("vm.unprivileged_userfaultfd=1") && !said.contains("InThread"), "{said}");
+}
+
+/// `osier` with words and the device; what it printed.
+fn ask(device: &Device, words: &[&str], more: &[&str]) -> Value {
+    let mut command = osier();
+    command.arg("--json").args(words).arg("--device").arg(device.socket()).args(more);
+    let (status, out, err) = finish(command);
+    assert!(status.success(), "{words:?}: {err}");
+    if out.is_empty() { Value::Null } else { serde_json::from_str(&out).unwrap() }
+}
+
+#[test]
+fn a_device_is_commanded_and_watched_from_outside() {
+    let device = Device::start(64, 8, &[]);
+    assert_eq!(ask(&device, &["window", "prefetch"], &["0..1MiB", "32MiB..33MiB"])["done"], 512);
+    assert_eq!(ask(&device, &["window", "pin"], &["0..64KiB"])["done"], 16);
+    ask(&device, &["window", "policy"], &["s3-fifo:small_permille=200"]);
+    let stats = ask(&device, &["window", "stats"], &[]);
+    assert_eq!((&stats["resident_pages"], &stats["pinned_by_control"]), (&512.into(), &16.into()));
+    let map: Vec<u64> = stats["residency"].as_array().unwrap().iter().map(|cell| cell.as_u64().unwrap()).collect();
+    assert_eq!((map.len(), map[0], map[32], map.iter().sum::<u64>()), (64, 256, 256, 512));
+    let evicted = ask(&device, &["window", "evict"], &["0..64MiB"]);
+    assert_eq!((&evicted["done"], &evicted["refused"]), (&496.into(), &16.into()));
+    assert_eq!(ask(&device, &["window", "unpin"], &["0..64MiB"])["done"], 16);
+    assert_eq!(ask(&device, &["top", "--once"], &[])["pinned_by_control"], 0);
+    let refuse = |words: &[&str], more: &[&str], code| {
+        let mut command = osier();
+        command.arg("--json").args(words).arg("--device").arg(device.socket()).args(more);
+        refused(command, code)
+    };
+    let policy = refuse(&["window", "policy"], &["s3-fifo:small_permille=0"], 3);
+    assert!(policy.contains("`small_permille` of `s3-fifo` is 0, which is outside 1..=999"), "{policy}");
+    assert!(refuse(&["window", "pin"], &["60MiB..65MiB"], 3).contains("not all in the window"));
+    let mut nowhere = osier();
+    nowhere.args(["--json", "top", "--device", "/nonexistent/s"]);
+    assert!(refused(nowhere, 8).contains("is it running?"));
+    // Elsewhere than on a terminal each look is a line.
+    let mut watch = osier();
+    watch.args(["top", "--every", "10ms", "--device"]).arg(device.socket()).stdout(Stdio::piped());
+    let mut top = watch.spawn().unwrap();
+    let lines: Vec<String> = BufReader::new(top.stdout.take().unwrap()).lines().take(4).map(Result::unwrap).collect();
+    assert!(lines[0].contains("misses/s") && lines.iter().all(|line| !line.contains('\u{1b}')), "{lines:?}");
+    assert!(lines.iter().all(|line| line.split_whitespace().count() == 12), "{lines:?}");
+    assert!(Command::new("kill").arg("-INT").arg(top.id().to_string()).status().unwrap().success());
+    assert!(await_end(&mut top).success(), "nobody listens to it any more, which is no error");
+}
+
+#[test]
+fn what_a_killed_program_measured_is_in_the_report() {
+    if !may_handle_faults() {
+        return;
+    }
+    let device = Device::start(256, 8, &[]);
+    let Some(heap) = compile("bin/osier/tests/programs/heap.c", &device.path("heap"), &[]) else { return };
+    let mut program = device.run(&[], &[&heap, "64"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let began = Instant::now();
+    let seen = loop {
+        let stats = ask(&device, &["window", "stats"], &[]);
+        let all = stats["programs"].as_array().unwrap().iter();
+        let own = all.clone().find(|of| of["pid"] == program.id());
+        if let Some(count) = own.and_then(|of| of["latency"]["count"].as_u64()).filter(|count| *count > 1000) {
+            break count;
+        }
+        assert!(began.elapsed() < PATIENCE, "{stats}");
+    };
+    program.kill().unwrap();
+    program.wait().unwrap();
+    while !ask(&device, &["window", "stats"], &[])["programs"].as_array().unwrap().is_empty() {
+        assert!(began.elapsed() < PATIENCE, "it is still there");
+    }
+    let report = device.stop();
+    assert!(report["lateness"]["count"].as_u64().unwrap() >= seen, "{report}, of {seen}");
 }
 
 #[test]

@@ -71,6 +71,14 @@ pub enum PolicyError {
     /// It cannot work with these parameters.
     #[error(transparent)]
     Parameter(#[from] ParameterError),
+    /// The word is not NAME:KEY=NUMBER,...
+    #[error("`{pair}` of the policy {word} is not KEY=NUMBER")]
+    Word {
+        /// What was given.
+        word: String,
+        /// What is wrong in it.
+        pair: String,
+    },
 }
 
 /// A cache that cannot be made.

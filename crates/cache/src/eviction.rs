@@ -270,6 +270,35 @@ macro_rules! policies {
 
 policies!(Fifo, Lifo, Lru, Mru, Clock, S3Fifo, Sieve, Arc, Random);
 
+/// The name and the parameters of a policy's word, as in `s3-fifo:small_permille=200,ghost_permille=500`. Whether there
+/// is such a policy is another question.
+///
+/// # Errors
+/// What is no parameter.
+pub fn parse_policy(word: &str) -> Result<(&str, ParameterValues), PolicyError> {
+    // A path may have a colon in it: what follows is parameters only if it looks like them.
+    let (name, text) = word.rsplit_once(':').filter(|(_, text)| text.contains('=')).unwrap_or((word, ""));
+    let mut parameters = ParameterValues::new();
+    for pair in text.split(',').filter(|pair| !pair.is_empty()) {
+        let number = pair.split_once('=').and_then(|(key, value)| Some((key, value.parse().ok()?)));
+        let wrong = || PolicyError::Word { word: word.to_owned(), pair: pair.to_owned() };
+        let (key, value) = number.ok_or_else(wrong)?;
+        parameters.insert(key.to_owned(), value);
+    }
+    Ok((name, parameters))
+}
+
+/// The policy of this name, if it can have these parameters.
+///
+/// # Errors
+/// As [`with_policy`].
+pub fn check_policy(name: &str, given: &ParameterValues) -> Result<&'static PolicyInfo, PolicyError> {
+    let found = POLICIES.iter().find(|policy| policy.name == name);
+    let found = found.ok_or_else(|| UnknownPolicy::eviction(name))?;
+    Parameters::resolve(found.name, found.parameters, given)?;
+    Ok(found)
+}
+
 /// Whether a word where a policy's name stands means the path of a WebAssembly module: it has a `/` in it, or ends in
 /// `.wasm`. This crate runs none; whoever has a sandbox makes the policy, and gives it to [`crate::Cache::new`].
 #[must_use]

@@ -50,7 +50,7 @@ pub use config::{CacheConfig, FRAMES_MAX, LINES_PER_PAGE_MAX, SetIndex, WriteLog
 pub use error::{CommandError, ConfigError, ParameterError, PolicyError, ReplayError, UnknownPolicy};
 pub use eviction::{
     Eviction, Frames, Named, POLICIES, Parameter, ParameterValues, Parameters, PolicyInfo, Recall, Shape, Visitor,
-    is_module, policy, with_policy,
+    check_policy, is_module, parse_policy, policy, with_policy,
 };
 pub use page_map::PageMap;
 #[cfg(any(test, feature = "planted"))]

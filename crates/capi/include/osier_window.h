@@ -89,8 +89,9 @@ int osier_window_pin(osier_window *window, uint64_t first, uint64_t pages, osier
 int osier_window_unpin(osier_window *window, uint64_t first, uint64_t pages, osier_window_report *report);
 int osier_window_evict(osier_window *window, uint64_t first, uint64_t pages, osier_window_report *report);
 
-/* Changes the device's eviction policy to the one of this name. 0 on success. */
-int osier_window_set_policy(osier_window *window, const char *name);
+/* Changes the device's eviction policy: a name, and parameters that are to have other values than the published ones, as
+ * in "s3-fifo:small_permille=200". 0 on success. */
+int osier_window_set_policy(osier_window *window, const char *policy);
 
 void osier_window_get_stats(const osier_window *window, osier_window_stats *stats);
 void osier_window_get_timing(const osier_window *window, osier_window_timing *timing);

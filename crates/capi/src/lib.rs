@@ -68,7 +68,7 @@ fn code_of(error: &WindowError) -> c_int {
     match error {
         WindowError::DeviceDied { .. } => EDEAD,
         WindowError::Command { .. } | WindowError::Forked { .. } => EREFUSED,
-        WindowError::NoPolicy(_) | WindowError::TooLarge { .. } => EINVAL,
+        WindowError::Policy(_) | WindowError::TooLarge { .. } => EINVAL,
         _ => EOPEN,
     }
 }

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use osier_cache::PolicyError;
 use osier_device::window::message::Refusal;
 
 /// Why there is no window, or why a command was not done.
@@ -71,9 +72,12 @@ pub enum WindowError {
         /// How many.
         max: usize,
     },
-    /// The policy has no such name.
-    #[error("there is no eviction policy {0:?}; `osier sim policies` lists them")]
-    NoPolicy(String),
+    /// There is no such policy, or it cannot have these parameters.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// The device's control socket does not do it.
+    #[error("{0}")]
+    Control(String),
     /// The device did not do it.
     #[error("the device {device} did not do it: {refusal}")]
     Command {

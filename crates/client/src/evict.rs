@@ -92,7 +92,7 @@ impl Zapper {
                 Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
             }
         };
-        let Some(words) = ToDevice::Acknowledge.encode() else { unreachable!("an acknowledgement has an entry") };
+        let Ok(words) = ToDevice::Acknowledge.encode() else { unreachable!("an acknowledgement has an entry") };
         for _ in self.zaps.drain(..) {
             let mut spins = 0;
             while to_device.push(words).is_err() && shared.is_live() {

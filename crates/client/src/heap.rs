@@ -8,7 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, IntoRawFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
@@ -34,6 +34,7 @@ const MODE: &str = "OSIER_RUN_MODE";
 const STATS: &str = "OSIER_RUN_STATS";
 const FORMAT: &str = "OSIER_RUN_FORMAT";
 const CHILDREN: &str = "OSIER_RUN_CHILDREN";
+const STAND_IN: &str = "OSIER_RUN_STAND_IN";
 
 /// What `osier run` says to the preloaded library.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +55,40 @@ pub struct Settings {
     pub json: bool,
     /// Whether programs that the program starts have their heaps in the window too.
     pub children: bool,
+    /// The mapping of a file lies in the window, and nothing else does.
+    pub stand_in: Option<StandIn>,
+}
+
+/// A file that stands in for a part of a window: see [`stand_in`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StandIn {
+    /// Its descriptor, in the program.
+    pub fd: i32,
+    /// Bytes of the whole window.
+    pub window_bytes: u64,
+}
+
+/// A file of so many bytes whose mapping the preloaded library answers with a part of the window: the memory of a
+/// guest of `osier vm`. Programs that are started inherit it. It is sealed against stores, so that a mapping which the
+/// library does not see fails: it would be ordinary memory, and nobody would hear of it.
+///
+/// # Errors
+/// What the system refused.
+pub fn stand_in(bytes: u64) -> io::Result<OwnedFd> {
+    // SAFETY: the name is a constant string ending in zero.
+    let fd = unsafe { libc::memfd_create(c"osier-window".as_ptr(), libc::MFD_ALLOW_SEALING) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new and owned by nobody else.
+    let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+    file.set_len(bytes)?;
+    let seals = libc::F_SEAL_WRITE | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+    // SAFETY: a plain call on an open file.
+    if unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(file.into())
 }
 
 impl Settings {
@@ -74,6 +109,7 @@ impl Settings {
         ];
         all.extend(self.heap_bytes.map(|bytes| (HEAP, bytes.to_string().into())));
         all.extend(self.stats.clone().map(|path| (STATS, path.into())));
+        all.extend(self.stand_in.map(|file| (STAND_IN, format!("{} {}", file.fd, file.window_bytes).into())));
         all
     }
 
@@ -82,6 +118,10 @@ impl Settings {
     pub fn from_env() -> Option<Settings> {
         let text = |name: &str| std::env::var_os(name);
         let number = |name: &str| text(name).as_deref().and_then(OsStr::to_str).and_then(|text| text.parse().ok());
+        let stand_in = |text: &str| {
+            let (fd, window_bytes) = text.split_once(' ')?;
+            Some(StandIn { fd: fd.parse().ok()?, window_bytes: window_bytes.parse().ok()? })
+        };
         Some(Settings {
             socket: text(SOCKET)?.into(),
             heap_bytes: number(HEAP),
@@ -91,13 +131,14 @@ impl Settings {
             stats: text(STATS).map(PathBuf::from),
             json: text(FORMAT)? == "json",
             children: text(CHILDREN)? == "1",
+            stand_in: text(STAND_IN).as_deref().and_then(OsStr::to_str).and_then(stand_in),
         })
     }
 
     /// The names of these variables.
     #[must_use]
-    pub fn names() -> [&'static str; 8] {
-        [SOCKET, HEAP, THRESHOLD, SMALL, MODE, STATS, FORMAT, CHILDREN]
+    pub fn names() -> [&'static str; 9] {
+        [SOCKET, HEAP, THRESHOLD, SMALL, MODE, STATS, FORMAT, CHILDREN, STAND_IN]
     }
 
     /// Bytes that the program wants of a window.
@@ -308,6 +349,23 @@ mod tests {
     }
 
     #[test]
+    fn a_stand_in_is_as_long_as_it_says_and_cannot_be_mapped_for_stores() {
+        let file = stand_in(3 << 20).unwrap();
+        // As an emulator has it: by its path, for reading and writing.
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let again = File::options().read(true).write(true).open(path).unwrap();
+        assert_eq!(again.metadata().unwrap().len(), 3 << 20);
+        let map = |protection| {
+            // SAFETY: no address is asked for, so no existing mapping is touched.
+            unsafe { libc::mmap(std::ptr::null_mut(), PAGE, protection, libc::MAP_SHARED, again.as_raw_fd(), 0) }
+        };
+        assert_eq!(map(libc::PROT_READ | libc::PROT_WRITE), libc::MAP_FAILED);
+        assert_eq!(io::Error::last_os_error().raw_os_error(), Some(libc::EPERM));
+        // SAFETY: a plain call.
+        assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFD) } & libc::FD_CLOEXEC, 0, "it is inherited");
+    }
+
+    #[test]
     fn settings_come_through_the_environment() {
         let settings = Settings {
             socket: "/run/a b".into(),
@@ -318,6 +376,7 @@ mod tests {
             stats: Some("/tmp/x".into()),
             json: true,
             children: true,
+            stand_in: Some(StandIn { fd: 9, window_bytes: 10 }),
         };
         assert_eq!(Settings::from_env(), None);
         let env = settings.to_env();

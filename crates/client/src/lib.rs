@@ -18,6 +18,7 @@
 compile_error!("the window needs userfaultfd, which only Linux has");
 
 mod attach;
+mod control;
 mod error;
 mod evict;
 mod fault;
@@ -32,6 +33,7 @@ mod uffd;
 mod watch;
 mod window;
 
+pub use control::{Control, control_of};
 pub use error::WindowError;
 pub use histogram::{Histogram, Timing};
 pub use osier_device::window::Report;

@@ -41,6 +41,8 @@ pub const FROZEN: u32 = 3;
 pub struct Shared {
     pub base: usize,
     pub bytes: usize,
+    /// The page of the window at `base`.
+    pub first: u64,
     pub device: String,
     pub mode: FaultMode,
     /// The process that opened the window: a forked child has the memory of this, and not the window.
@@ -94,19 +96,18 @@ impl Shared {
     /// The page at an address of the window.
     pub fn page_at(&self, address: usize) -> Option<u64> {
         let offset = address.checked_sub(self.base)?;
-        (offset < self.bytes).then_some((offset / PAGE) as u64)
+        (offset < self.bytes).then_some(self.first + (offset / PAGE) as u64)
     }
 
     /// How many of the pages that follow one may be mapped with it.
     pub fn more_max(&self, page: u64) -> u8 {
-        let pages = (self.bytes / PAGE) as u64;
-        MORE_MAX.min(u8::try_from(pages.saturating_sub(page + 1)).unwrap_or(u8::MAX))
+        MORE_MAX.min(u8::try_from(self.end().saturating_sub(page + 1)).unwrap_or(u8::MAX))
     }
 
     /// A page is about to be mapped, and maybe some that follow it.
     pub fn note_touched(&self, page: u64) {
-        let end = (page + 1 + u64::from(MORE_MAX)).min((self.bytes / PAGE) as u64);
-        for page in page..end {
+        let end = (page + 1 + u64::from(MORE_MAX)).min(self.end());
+        for page in page - self.first..end - self.first {
             let (word, bit) = (&self.touched[page as usize / 64], 1 << (page % 64));
             if word.load(Ordering::Relaxed) & bit == 0 {
                 word.fetch_or(bit, Ordering::Relaxed);
@@ -116,11 +117,17 @@ impl Shared {
 
     /// Whether this program may have mapped a page.
     pub fn was_touched(&self, page: u64) -> bool {
+        let page = page - self.first;
         self.touched[page as usize / 64].load(Ordering::Relaxed) >> (page % 64) & 1 != 0
     }
 
     pub fn address_of(&self, page: u64) -> usize {
-        self.base + page as usize * PAGE
+        self.base + (page - self.first) as usize * PAGE
+    }
+
+    /// One past the last page that is mapped here.
+    fn end(&self) -> u64 {
+        self.first + (self.bytes / PAGE) as u64
     }
 
     /// Takes a lane, if one is free.

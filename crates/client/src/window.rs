@@ -10,6 +10,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use osier_cache::parse_policy;
+pub use osier_device::window::message::Figures as WindowStats;
 use osier_device::window::message::{LANES, RING_ENTRIES, ToDevice, Words};
 use osier_device::window::{Command, Report};
 use osier_pmr::{Doorbell, Object, Ring, SharedLines, pass, ring_bytes};
@@ -52,35 +54,6 @@ pub struct WindowOptions {
     pub on_thread: Option<fn()>,
 }
 
-/// Figures of the device, about a millisecond old.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WindowStats {
-    /// Faults of all programs.
-    pub faults: u64,
-    /// Of these, those that brought a page in from the flash.
-    pub misses: u64,
-    /// Pages that left the cache.
-    pub left: u64,
-    /// Of these, those that were dirty and were programmed.
-    pub left_dirty: u64,
-    /// Pages in the cache.
-    pub resident: u64,
-    /// Frames of the cache.
-    pub frames: u64,
-    /// Faults that found a page whose bytes the flash has lost.
-    pub lost: u64,
-    /// Pages that the host side programmed.
-    pub flash_written: u64,
-    /// Pages that collection moved.
-    pub flash_moved: u64,
-    /// Superblocks that were erased.
-    pub superblocks_erased: u64,
-    /// Faults that had to wait for a frame.
-    pub blocked: u64,
-    /// Dirty pages that the flash refused because it is worn out: lost.
-    pub dropped: u64,
-}
-
 impl std::fmt::Debug for Window {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Window").field("device", &self.shared.device).field("bytes", &self.shared.bytes).finish()
@@ -101,15 +74,46 @@ impl Window {
     /// # Errors
     /// What is missing, and what can be done.
     pub fn open(socket: &Path, options: &WindowOptions) -> Result<Window, WindowError> {
+        Window::open_part(socket, options, 0, |bytes, memory| {
+            let base = find_place(bytes)?;
+            map_over(base, bytes, memory, 0)?;
+            Ok(base)
+        })
+    }
+
+    /// The same for a part of the window, from its byte `from` on, over what is mapped at an address. After an error
+    /// nothing is mapped there.
+    ///
+    /// # Errors
+    /// As [`Window::open`].
+    ///
+    /// # Safety
+    /// As many bytes from `at` on as are asked for are the caller's, and nobody uses them.
+    pub unsafe fn open_at(socket: &Path, options: &WindowOptions, from: u64, at: usize) -> Result<Window, WindowError> {
+        assert!(at.is_multiple_of(PAGE) && from.is_multiple_of(PAGE as u64), "whole pages are mapped");
+        Window::open_part(socket, options, from, |bytes, memory| {
+            map_over(at, bytes, memory, from)?;
+            Ok(at)
+        })
+    }
+
+    fn open_part(
+        socket: &Path,
+        options: &WindowOptions,
+        from: u64,
+        map: impl FnOnce(usize, &OwnedFd) -> Result<usize, WindowError>,
+    ) -> Result<Window, WindowError> {
         let attached = attach(socket)?;
         let device_bytes = attached.pages * PAGE as u64;
-        let wanted = options.bytes.unwrap_or(device_bytes).next_multiple_of(PAGE as u64);
-        if wanted > device_bytes || wanted == 0 {
+        let left = device_bytes.saturating_sub(from);
+        let wanted = options.bytes.unwrap_or(left).next_multiple_of(PAGE as u64);
+        if wanted > left || wanted == 0 {
             return Err(WindowError::TooLarge { wanted, device: attached.device, bytes: device_bytes });
         }
         let bytes = wanted as usize;
-        let base = map_nowhere(bytes, &attached.memory)?;
-        let shared = match Window::share(&attached, base, bytes, options.mode) {
+        let first = from / PAGE as u64;
+        let base = map(bytes, &attached.memory)?;
+        let shared = match Window::share(&attached, base, bytes, first, options.mode) {
             Ok(shared) => Arc::new(shared),
             Err(error) => {
                 unmap(base, bytes);
@@ -125,19 +129,28 @@ impl Window {
         }
         if let Some(page_map) = shared.uffd.page_map() {
             // Without it pages count as dirty when they leave.
-            let _ = pass::send(&attached.socket, &(base as u64).to_le_bytes(), &[page_map]);
+            // What is passed on with them is where the window's first page would be.
+            let origin = (base as u64).wrapping_sub(from);
+            let _ = pass::send(&attached.socket, &origin.to_le_bytes(), &[page_map]);
         }
         let mut window = Window { shared, next_tag: AtomicU32::new(1), threads: Vec::new(), _socket: attached.socket };
         window.start(attached.pidfd, options.on_thread)?;
         Ok(window)
     }
 
-    fn share(attached: &Attached, base: usize, bytes: usize, mode: FaultMode) -> Result<Shared, WindowError> {
+    fn share(
+        attached: &Attached,
+        base: usize,
+        bytes: usize,
+        first: u64,
+        mode: FaultMode,
+    ) -> Result<Shared, WindowError> {
         let find = |name| attached.segment.find(name).map_err(|error| WindowError::Segment(error.to_string()));
         let bell = attached.bell.find("bell").map_err(|error| WindowError::Segment(error.to_string()))?;
         Ok(Shared {
             base,
             bytes,
+            first,
             device: attached.device.clone(),
             mode,
             // SAFETY: a plain call.
@@ -162,7 +175,7 @@ impl Window {
             stop: eventfd()?,
             commands: Mutex::new(HashMap::new()),
             ended: Condvar::new(),
-            timing: Timing::new(),
+            timing: Timing::new(&find("timing")?),
         })
     }
 
@@ -266,32 +279,21 @@ impl Window {
         self.command(Command::Evict(pages))
     }
 
-    /// Changes the device's eviction policy, with the parameters that its authors published.
+    /// Changes the device's eviction policy: a name, and parameters that are to have other values than their authors
+    /// published, as in `s3-fifo:small_permille=200,ghost_permille=500`.
     ///
     /// # Errors
-    /// There is none of this name, or the device has died.
-    pub fn set_policy(&self, name: &str) -> Result<Report, WindowError> {
-        self.command(Command::Policy { name: name.to_owned(), parameters: Default::default() })
+    /// There is none of this name, or it cannot have these parameters; or the device has died.
+    pub fn set_policy(&self, policy: &str) -> Result<Report, WindowError> {
+        let (name, parameters) = parse_policy(policy)?;
+        self.command(Command::Policy { name: name.to_owned(), parameters })
     }
 
     /// The device's figures.
     #[must_use]
     pub fn stats(&self) -> WindowStats {
-        let word = |index: u64| self.shared.words.word64(index * 8).load(Ordering::Relaxed);
-        WindowStats {
-            faults: word(1),
-            misses: word(2),
-            left: word(3),
-            left_dirty: word(4),
-            resident: word(5),
-            frames: word(6),
-            lost: word(7),
-            flash_written: word(8),
-            flash_moved: word(9),
-            superblocks_erased: word(10),
-            blocked: word(11),
-            dropped: word(12),
-        }
+        let word = |index: usize| self.shared.words.word64(8 + index as u64 * 8).load(Ordering::Relaxed);
+        WindowStats::decode(std::array::from_fn(word))
     }
 
     /// The window's own threads.
@@ -320,8 +322,7 @@ impl Window {
             return Err(WindowError::Forked { device: shared.device.clone(), owner: shared.owner_pid });
         }
         let tag = self.next_tag.fetch_add(1, Ordering::Relaxed);
-        let name = if let Command::Policy { name, .. } = &command { name.clone() } else { String::new() };
-        let words = ToDevice::Command(tag, command).encode().ok_or(WindowError::NoPolicy(name))?;
+        let words = ToDevice::Command(tag, command).encode()?;
         self.expect_end(tag);
         let mut spins = 0;
         while !self.tell(&words) {
@@ -374,7 +375,7 @@ impl Drop for Window {
         }
         signal::forget(&self.shared);
         unmap(self.shared.base, self.shared.bytes);
-        if was_live && let Some(words) = ToDevice::Detach.encode() {
+        if was_live && let Ok(words) = ToDevice::Detach.encode() {
             // A full ring means that the device is not listening; it hears of the process's end.
             self.tell(&words);
             self.shared.device_bell.ring();
@@ -390,34 +391,38 @@ fn mode_helps(mode: FaultMode) -> bool {
     }
 }
 
-/// Maps the shared memory where the system likes, not to be inherited: a child would see pages that are not resident.
-fn map_nowhere(bytes: usize, memory: &OwnedFd) -> Result<usize, WindowError> {
-    let failed = || WindowError::last_os("map the window");
+/// Reserves addresses where the system likes.
+fn find_place(bytes: usize) -> Result<usize, WindowError> {
     let room = bytes + ALIGNMENT;
     let reserved = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: no address is asked for, so no existing mapping is touched.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), room, libc::PROT_NONE, reserved, -1, 0) } as usize;
     if start == libc::MAP_FAILED as usize {
-        return Err(failed());
+        return Err(WindowError::last_os("map the window"));
     }
     let base = start.next_multiple_of(ALIGNMENT);
     unmap(start, base - start);
     unmap(base + bytes, start + room - base - bytes);
+    Ok(base)
+}
+
+/// Maps the shared memory over what is there, not to be inherited: a child would see pages that are not resident.
+fn map_over(base: usize, bytes: usize, memory: &OwnedFd, from: u64) -> Result<(), WindowError> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED;
     let at = base as *mut libc::c_void;
-    // SAFETY: what is mapped over was just reserved, and nobody uses it.
+    // SAFETY: what is mapped over is the caller's, and nobody uses it.
     let advised = unsafe {
-        libc::mmap(at, bytes, protection, flags, memory.as_raw_fd(), 0) != libc::MAP_FAILED
+        libc::mmap(at, bytes, protection, flags, memory.as_raw_fd(), from as libc::off_t) != libc::MAP_FAILED
             && libc::madvise(at, bytes, libc::MADV_DONTFORK) == 0
             && libc::madvise(at, bytes, libc::MADV_DONTDUMP) == 0
     };
     if !advised {
-        let error = failed();
+        let error = WindowError::last_os("map the window");
         unmap(base, bytes);
         return Err(error);
     }
-    Ok(base)
+    Ok(())
 }
 
 fn unmap(base: usize, bytes: usize) {

@@ -1,18 +1,26 @@
-//! A window between two processes: loads and stores, deaths on either side, commands, and what is refused.
+//! A window between two processes: loads and stores, deaths on either side, commands, bad manners, and what is refused.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod common;
 
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::Device;
-use osier_client::{FaultMode, Refusal, Window, WindowError, WindowOptions};
+use osier_client::{Control, FaultMode, Refusal, Window, WindowError, WindowOptions, WindowStats, control_of};
+use osier_device::window::Command as WindowCommand;
+use osier_device::window::message::{RING_ENTRIES, ToDevice, WELCOME_BYTES};
+use osier_pmr::{Doorbell, Region, Ring, SharedLines, pass, ring_bytes};
 
 const PAGE: usize = 4096;
+/// Nothing here takes that long; what does hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
 const MODES: [FaultMode; 3] = [FaultMode::InThread, FaultMode::Spinning, FaultMode::Sleeping];
 /// What a child process of a test is to do, and with which device.
 const CHILD: &str = "OSIER_TEST_CHILD";
@@ -96,6 +104,69 @@ fn threads_and_processes_share_a_window() {
     }
 }
 
+/// So many bytes of addresses that are this program's and that nobody uses.
+fn reserve(bytes: usize) -> usize {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: no address is asked for, so no existing mapping is touched.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0) };
+    assert_ne!(at, libc::MAP_FAILED);
+    at as usize
+}
+
+#[test]
+fn a_part_of_a_window_lies_where_it_is_wanted() {
+    const FIRST: usize = 200;
+    const PAGES: usize = 128;
+    for mode in MODES {
+        let device = Device::start(512, 64, None);
+        let whole = open(&device, mode);
+        let options = WindowOptions { bytes: Some((PAGES * PAGE) as u64), mode, ..WindowOptions::default() };
+        // Between two pages that stay nobody's.
+        let at = reserve((PAGES + 2) * PAGE) + PAGE;
+        // SAFETY: they were just reserved.
+        let part = unsafe { Window::open_at(&device.socket(), &options, (FIRST * PAGE) as u64, at) }.unwrap();
+        assert_eq!((part.as_ptr() as usize, part.len()), (at, PAGES * PAGE));
+        let mut reference = vec![0_u64; 512 * 512];
+        let mut state = 2;
+        for step in 1..6_000 {
+            let (page, word) = (random(&mut state) as usize % 512, random(&mut state) as usize % 512);
+            let index = page * 512 + word;
+            let own = (FIRST..FIRST + PAGES).contains(&page).then(|| index - FIRST * 512);
+            // Each is seen through the other.
+            match own {
+                Some(own) if step % 2 == 0 => store(&part, own, step),
+                _ => store(&whole, index, step),
+            }
+            reference[index] = step;
+            if let Some(own) = own {
+                assert_eq!(load(&part, own), load(&whole, index), "{mode:?}, step {step}");
+            }
+        }
+        for (index, expected) in reference.iter().enumerate().step_by(61) {
+            assert_eq!(load(&whole, index), *expected, "{mode:?}, word {index}");
+        }
+        for own in (0..PAGES * 512).step_by(61) {
+            assert_eq!(load(&part, own), reference[FIRST * 512 + own], "{mode:?}, word {own} of the part");
+        }
+        assert!(part.stats().left_dirty > 500, "{mode:?}: {:?}", part.stats());
+        if mode != FaultMode::InThread {
+            let frozen = part.freeze().unwrap();
+            let mut seen = 0;
+            let pages = FIRST as u64..(FIRST + PAGES) as u64;
+            let each = |page: u64, bytes: &[u8; PAGE]| {
+                let words = &reference[page as usize * 512..][..512];
+                assert!(bytes.chunks(8).zip(words).all(|(bytes, word)| *bytes == word.to_le_bytes()), "page {page}");
+                seen += 1;
+            };
+            frozen.copy(pages, each).unwrap();
+            assert_eq!(seen, PAGES);
+        }
+        // SAFETY: what is refused maps nothing.
+        let beyond = unsafe { Window::open_at(&device.socket(), &options, 500 * PAGE as u64, at) };
+        assert!(matches!(beyond, Err(WindowError::TooLarge { .. })), "{mode:?}");
+    }
+}
+
 /// Counts to 20 in a word of each page.
 fn count(window: &Window, user: usize) {
     let mut state = user as u64;
@@ -136,6 +207,10 @@ fn the_child() {
         Some(&"Sleeping") => FaultMode::Sleeping,
         _ => FaultMode::InThread,
     };
+    if words[0] == "scribbles" {
+        let first: u64 = words[1].parse().unwrap();
+        return (first..first + 5).for_each(|seed| scribble(socket.as_ref(), seed));
+    }
     let window = Window::open(socket.as_ref(), &WindowOptions { mode, ..WindowOptions::default() });
     let window = window.unwrap_or_else(|error| {
         eprintln!("{error}");
@@ -144,6 +219,7 @@ fn the_child() {
     match words[0] {
         "count" => count(&window, words[1].parse().unwrap()),
         "opens" => {}
+        "holds" => hold_and_stop(&window),
         "alarms" => touch_in_alarms(&window),
         "load" => _ = load(&window, words[1].parse::<usize>().unwrap() * 512),
         // Until it is killed, or the device is.
@@ -236,7 +312,7 @@ fn await_end(child: &mut std::process::Child) -> std::process::ExitStatus {
         if let Some(status) = child.try_wait().unwrap() {
             return status;
         }
-        assert!(began.elapsed() < Duration::from_secs(120), "it hangs");
+        assert!(began.elapsed() < PATIENCE, "it hangs");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -246,7 +322,7 @@ fn a_program_whose_device_dies_gets_sigbus_and_a_message() {
     for mode in MODES {
         let mut device = Device::start(512, 64, None);
         let mut program = churning(mode, &device);
-        std::thread::sleep(Duration::from_millis(100));
+        await_figures(&device, |stats| stats.left_dirty > 100);
         assert!(program.try_wait().unwrap().is_none(), "{mode:?}: it runs");
         device.kill();
         let status = await_end(&mut program);
@@ -280,12 +356,11 @@ fn a_program_that_is_killed_in_a_fault_leaves_the_device_whole() {
 #[test]
 fn a_page_that_the_flash_has_lost_is_reported() {
     for mode in MODES {
-        let device = Device::start(512, 64, Some(9));
+        let mut device = Device::start(512, 64, Some(9));
         let window = open(&device, FaultMode::InThread);
         store(&window, 9 * 512, 1);
         window.evict(9..10).unwrap();
-        // The device lets it rot at its next turn.
-        std::thread::sleep(Duration::from_millis(20));
+        device.await_rot();
         drop(window);
         let mut program = child(&format!("load 9 {mode:?}"), &device);
         let status = await_end(&mut program);
@@ -294,6 +369,216 @@ fn a_page_that_the_flash_has_lost_is_reported() {
         std::io::Read::read_to_string(&mut program.stderr.take().unwrap(), &mut said).unwrap();
         assert!(said.contains("cannot read a page") && said.contains("test-device"), "{mode:?}: {said}");
         assert!(await_end(&mut child(&format!("load 8 {mode:?}"), &device)).success(), "{mode:?}: the others are well");
+    }
+}
+
+/// Waits until the device's figures are as they should be.
+fn await_figures(device: &Device, are_right: impl Fn(&WindowStats) -> bool) {
+    let window = open(device, FaultMode::InThread);
+    let began = Instant::now();
+    while !are_right(&window.stats()) {
+        assert!(began.elapsed() < PATIENCE, "{:?}", window.stats());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+const HELD: usize = 24;
+
+/// Stores to some pages, stops, and finds them as they were when it goes on.
+fn hold_and_stop(window: &Window) {
+    (0..HELD).for_each(|page| store(window, page * 512, page as u64 + 1));
+    // SAFETY: a plain call.
+    unsafe { libc::raise(libc::SIGSTOP) };
+    for page in 0..HELD {
+        assert_eq!(load(window, page * 512), page as u64 + 1, "page {page}");
+    }
+}
+
+#[test]
+fn a_program_that_is_stopped_holds_up_nobody_who_has_other_pages() {
+    let device = Device::start(512, 64, None);
+    let mut program = child("holds 0", &device);
+    let (pid, mut status) = (program.id() as libc::pid_t, 0);
+    // SAFETY: the child is ours and the pointer is to a live value.
+    assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, libc::WUNTRACED) }, pid);
+    assert!(libc::WIFSTOPPED(status), "{status:#x}");
+    let (is_done, was_held_up) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let began = Instant::now();
+            while !is_done.load(Ordering::Relaxed) && began.elapsed() < PATIENCE {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            was_held_up.store(!is_done.load(Ordering::Relaxed), Ordering::Relaxed);
+            // SAFETY: a plain call; the child has not been waited for.
+            unsafe { libc::kill(pid, libc::SIGCONT) };
+        });
+        let window = open(&device, FaultMode::InThread);
+        for round in 0..3 {
+            for page in 100..300 {
+                assert_eq!(load(&window, page * 512), if round == 0 { 0 } else { page as u64 });
+                store(&window, page * 512, page as u64);
+            }
+        }
+        is_done.store(true, Ordering::Relaxed);
+    });
+    assert!(!was_held_up.load(Ordering::Relaxed), "the stopped program held it up");
+    assert!(await_end(&mut program).success(), "it goes on");
+    let window = open(&device, FaultMode::InThread);
+    (0..HELD).for_each(|page| assert_eq!(load(&window, page * 512), page as u64 + 1));
+}
+
+#[test]
+fn what_a_program_had_pinned_is_free_when_it_has_ended() {
+    let device = Device::start(512, 64, None);
+    let one = open(&device, FaultMode::InThread);
+    let other = open(&device, FaultMode::InThread);
+    assert_eq!(one.pin(0..16).unwrap().done, 16);
+    assert!(matches!(other.pin(20..21), Err(WindowError::Command { refusal: Refusal::PinLimit { .. }, .. })));
+    assert_eq!(other.unpin(0..16).unwrap().done, 0, "they are not its own");
+    drop(one);
+    let began = Instant::now();
+    while let Err(error) = other.pin(20..36) {
+        assert!(began.elapsed() < PATIENCE, "{error}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn commands_without_a_window_do_what_they_say() {
+    let device = Device::start(512, 64, None);
+    let window = open(&device, FaultMode::InThread);
+    let mut control = Control::open(&device.socket()).unwrap();
+    assert_eq!(control.prefetch(0..8).unwrap().done, 8);
+    assert_eq!(control.pin(4..12).unwrap().done, 8);
+    (0..512).for_each(|page| _ = load(&window, page * 512));
+    let report = window.evict(0..512).unwrap();
+    assert_eq!(report.refused, 8, "what is pinned");
+    drop(control);
+    // Its pins are the control socket's, not the connection's.
+    let mut control = Control::open(&device.socket()).unwrap();
+    assert!(control.stats().unwrap().contains("\"pinned_by_control\":8"));
+    assert_eq!(window.unpin(0..512).unwrap().done, 0);
+    assert_eq!(control.unpin(0..512).unwrap().done, 8);
+    assert_eq!(control.evict(0..512).unwrap().refused, 0);
+    assert_eq!(control.set_policy("s3-fifo:small_permille=200").unwrap().done, 1);
+    for (said, why) in [
+        (control.set_policy("sieve:size=1"), "`sieve` has no parameter `size`"),
+        (control.set_policy("nonsense"), "there is no eviction policy"),
+        (control.pin(0..17), "cannot be pinned"),
+        (control.evict(500..513), "pages 500 to 513 are not all in the window"),
+    ] {
+        let error = said.unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+    }
+    let nowhere = Control::open("/nonexistent/window.sock".as_ref()).unwrap_err();
+    assert!(nowhere.to_string().contains("is it running?"));
+}
+
+/// A program that attaches in order and then writes whatever into the memory that it shares with the device.
+fn scribble(socket: &Path, seed: u64) {
+    let mut state = seed;
+    let socket = UnixStream::connect(socket).unwrap();
+    let mut welcome = [0; WELCOME_BYTES];
+    let (_, fds) = pass::receive(&socket, &mut welcome).unwrap();
+    let [_memory, segment, bell, _device] = <[_; 4]>::try_from(fds).unwrap();
+    let segment = Region::from_fd(segment).unwrap();
+    let bell = Doorbell::new(&Region::from_fd(bell).unwrap().find("bell").unwrap(), 0);
+    let objects =
+        ["lanes", "words", "timing", "bell", "to-device", "to-mapper"].map(|name| segment.find(name).unwrap());
+    let lines = SharedLines::new(&objects[4], 0, (ring_bytes(RING_ENTRIES) / 64) as usize);
+    let mut ring = Ring::open(lines).unwrap().producer();
+    for _ in 0..200 {
+        // What has the form of a message, of pages that there are and that there are not.
+        let pages = random(&mut state) % 600..random(&mut state) % 600;
+        let command = [WindowCommand::Prefetch, WindowCommand::Pin, WindowCommand::Unpin, WindowCommand::Evict];
+        let command = command[random(&mut state) as usize % 4](pages);
+        let mut words = ToDevice::Command(random(&mut state) as u32, command).encode().unwrap();
+        if random(&mut state).is_multiple_of(4) {
+            words[0] = random(&mut state) << 33 & !(1 << 63) | random(&mut state);
+        }
+        let _ = ring.push(words);
+        bell.ring();
+        // And what has not.
+        let object = &objects[random(&mut state) as usize % 4];
+        for _ in 0..random(&mut state) % 16 {
+            let at = random(&mut state) % (object.len() / 8) * 8;
+            object.word64(at).store(random(&mut state) << 31 ^ random(&mut state), Ordering::Relaxed);
+        }
+        if random(&mut state).is_multiple_of(8) {
+            std::thread::yield_now();
+        }
+    }
+    for object in &objects[4..] {
+        (0..object.len() / 8)
+            .for_each(|word| object.word64(word * 8).store(random(&mut state) << 32, Ordering::Relaxed));
+    }
+    bell.ring();
+    let _ = (&socket).write_all(&random(&mut state).to_le_bytes());
+}
+
+/// Sends whatever over the control socket, and does not listen.
+fn babble(device: &Device, seed: u64) {
+    let mut state = seed;
+    let mut socket = UnixStream::connect(control_of(&device.socket())).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let words: [&[u8]; 9] = [
+        b"stats\n",
+        b"stats",
+        b"evict 0 ",
+        b"pin 3 9\n",
+        b"\n",
+        b"policy sieve\n",
+        b"\xff\xfe",
+        b" ",
+        b"unpin 0 512\n",
+    ];
+    for _ in 0..2_000 {
+        // A full socket, or one that was closed.
+        if socket.write(words[random(&mut state) as usize % words.len()]).is_err() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn whatever_a_program_sends_harms_no_other() {
+    let device = Device::start(512, 64, None);
+    let window = open(&device, FaultMode::InThread);
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..8 {
+                let mut program = child(&format!("scribbles {}", round * 5), &device);
+                (0..5).for_each(|seed| babble(&device, round * 5 + seed));
+                assert!(await_end(&mut program).success());
+            }
+            is_done.store(true, Ordering::Relaxed);
+        });
+        let mut reference = [0; 512];
+        let mut state = 7;
+        while !is_done.load(Ordering::Relaxed) {
+            let page = random(&mut state) as usize % 512;
+            assert_eq!(load(&window, page * 512), reference[page], "page {page}");
+            reference[page] = random(&mut state);
+            store(&window, page * 512, reference[page]);
+        }
+        (0..512).for_each(|page| assert_eq!(load(&window, page * 512), reference[page], "page {page}"));
+    });
+    // A line that does not end is refused, and everybody is answered as before.
+    let mut long = UnixStream::connect(control_of(&device.socket())).unwrap();
+    long.write_all(&[b'x'; 1025]).unwrap();
+    let mut said = String::new();
+    long.read_to_string(&mut said).unwrap();
+    assert!(said.starts_with("error a request is a line"), "{said}");
+    let mut control = Control::open(&device.socket()).unwrap();
+    assert!(control.stats().unwrap().starts_with('{'));
+    // What was pinned can be unpinned, and what programs pinned went with them.
+    while control.unpin(0..512).unwrap().done > 0 {}
+    let began = Instant::now();
+    while window.evict(0..512).unwrap().refused > 0 {
+        assert!(began.elapsed() < PATIENCE, "somebody who has gone has pages pinned");
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -321,10 +606,11 @@ fn commands_do_what_they_say() {
     assert_eq!(load(&window, 0), 77);
     // The figures come after the answer.
     let began = Instant::now();
-    while window.stats().misses == misses && began.elapsed() < Duration::from_secs(20) {
+    while window.stats().misses == misses && began.elapsed() < PATIENCE {
         std::thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(window.stats().misses, misses + 1);
+    assert_eq!(window.set_policy("s3-fifo:small_permille=300,promote_uses=1").unwrap().done, 1);
     assert_eq!(window.set_policy("sieve").unwrap().done, 1);
     assert_eq!(load(&window, 0), 77);
 }
@@ -348,7 +634,15 @@ fn what_cannot_be_done_is_refused() {
     assert_eq!(refusal(window.prefetch(510..513)), Refusal::OutOfRange { first: 510, end: 513 });
     let backwards = std::ops::Range { start: 3, end: 2 };
     assert_eq!(refusal(window.evict(backwards)), Refusal::OutOfRange { first: 3, end: 2 });
-    assert!(matches!(window.set_policy("nonsense"), Err(WindowError::NoPolicy(_))));
+    for (policy, said) in [
+        ("nonsense", "there is no eviction policy \"nonsense\""),
+        ("s3-fifo:small_permille=0", "which is outside 1..=999"),
+        ("s3-fifo:size=3", "has no parameter `size`"),
+        ("s3-fifo:small_permille=x", "is not KEY=NUMBER"),
+    ] {
+        let error = window.set_policy(policy).unwrap_err();
+        assert!(matches!(&error, WindowError::Policy(why) if why.to_string().contains(said)), "{policy}: {error}");
+    }
     let nowhere = Window::open("/nonexistent/window.sock".as_ref(), &WindowOptions::default());
     assert!(nowhere.err().unwrap().to_string().contains("is it running?"));
 }

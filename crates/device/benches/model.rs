@@ -53,7 +53,7 @@ fn config(gib: u64) -> ModelConfig {
         "controller.write_bytes_per_second=100000000000",
         "controller.command_ns=10",
         "link.generation=6",
-        "link.cxl_flit=\"256\"",
+        "link.cxl_flit=256",
         "cache.eviction=clock",
         OVER_PROVISIONING,
     ];

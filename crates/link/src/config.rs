@@ -43,19 +43,42 @@ pub struct LinkConfig {
 
 /// Flits of CXL (CXL sections 4.2 and 4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "FlitWord")]
 pub enum CxlFlit {
-    /// Plain PCI Express.
-    #[serde(rename = "none")]
+    /// `none`: plain PCI Express.
     None,
-    /// 68 bytes in four slots: CXL 1.1 and 2.0, generations 3 to 5.
-    #[serde(rename = "68")]
+    /// `68` bytes in four slots: CXL 1.1 and 2.0, generations 3 to 5.
     Bytes68,
-    /// 256 bytes in fifteen slots, hierarchy based routing: CXL 3.x, generations 3 to 6.
-    #[serde(rename = "256")]
+    /// `256` bytes in fifteen slots, hierarchy based routing: CXL 3.x, generations 3 to 6.
     Bytes256,
-    /// 256 bytes in fifteen slots, port based routing, whose messages are longer.
-    #[serde(rename = "256-pbr")]
+    /// `256-pbr`: 256 bytes in fifteen slots, port based routing, whose messages are longer.
     Bytes256Pbr,
+}
+
+/// As it is written: with quotes or, where it is a number, without.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "a CXL flit is \"none\", 68, 256 or \"256-pbr\"")]
+enum FlitWord {
+    Bytes(u32),
+    Word(String),
+}
+
+impl TryFrom<FlitWord> for CxlFlit {
+    type Error = String;
+
+    fn try_from(word: FlitWord) -> Result<CxlFlit, String> {
+        let word = match word {
+            FlitWord::Bytes(bytes) => bytes.to_string(),
+            FlitWord::Word(word) => word,
+        };
+        match word.as_str() {
+            "none" => Ok(CxlFlit::None),
+            "68" => Ok(CxlFlit::Bytes68),
+            "256" => Ok(CxlFlit::Bytes256),
+            "256-pbr" => Ok(CxlFlit::Bytes256Pbr),
+            _ => Err(format!("a CXL flit is \"none\", 68, 256 or \"256-pbr\", not `{word}`")),
+        }
+    }
 }
 
 /// A parameter that cannot be, with the reason.
@@ -279,6 +302,23 @@ mod tests {
             let error = parse(&text.join("\n")).expect("the type is right").validate().expect_err(key);
             assert_eq!(error.key, key);
             assert!(error.to_string().starts_with(&format!("link: {key} is {value}, ")), "{error}");
+        }
+    }
+
+    #[test]
+    fn flits_are_named_with_quotes_or_as_numbers() {
+        let with = |word: &str| parse(&TEXT.replace("\"none\"", word)).map(|config| config.cxl_flit);
+        for (word, flit) in [
+            ("68", CxlFlit::Bytes68),
+            ("\"68\"", CxlFlit::Bytes68),
+            ("256", CxlFlit::Bytes256),
+            ("\"256-pbr\"", CxlFlit::Bytes256Pbr),
+        ] {
+            assert_eq!(with(word), Ok(flit));
+        }
+        for word in ["128", "\"big\"", "true", "-68", "6.8", "[68]"] {
+            let error = with(word).expect_err(word);
+            assert!(error.contains("cxl_flit = ") && error.contains("is \"none\", 68, 256 or \"256-pbr\""), "{error}");
         }
     }
 

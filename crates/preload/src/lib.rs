@@ -1,5 +1,5 @@
 //! The library that `osier run` preloads into a program: its heap, and its large anonymous mappings, lie in a device's
-//! window.
+//! window. `osier vm` preloads it into a machine emulator, whose guest's memory alone lies there (`guest`).
 //!
 //! Invariants:
 //! - nothing that the window's own threads use lies in the window (`own`): they would wait for themselves;
@@ -9,6 +9,7 @@
 
 mod exports;
 mod fork;
+mod guest;
 mod mapping;
 mod own;
 mod ranges;
@@ -67,18 +68,27 @@ extern "C" fn begin() {
         forget_environment();
     }
     let children = settings.children;
-    match start(settings) {
+    let started = if settings.stand_in.is_some() { guest::begin(settings) } else { start(settings) };
+    match started {
         Ok(()) => {}
         // A program that another one started is not to fail for that; it is said.
         Err(error) if children && error.is_no_room => {
             eprintln!("osier run: {} (process {}); it runs in ordinary memory", error.text, std::process::id());
         }
-        Err(error) => {
-            eprintln!("osier run: {}", error.text);
-            // SAFETY: ends the process.
-            unsafe { libc::_exit(CANNOT_RUN) };
-        }
+        Err(error) => end(who(), &error.text),
     }
+}
+
+/// The command that started the program.
+fn who() -> &'static str {
+    if guest::is_one() { "osier vm" } else { "osier run" }
+}
+
+/// Ends a program that cannot have what it was promised.
+fn end(who: &str, text: &str) -> ! {
+    eprintln!("{who}: {text}");
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(CANNOT_RUN) }
 }
 
 /// Why there is no heap in the window.
@@ -94,12 +104,8 @@ impl<E: std::error::Error> From<E> for CannotStart {
 }
 
 fn start(settings: Settings) -> Result<(), CannotStart> {
-    let options = WindowOptions { bytes: None, mode: settings.mode, on_thread: Some(own::note_thread) };
-    let window = Window::open(&settings.socket, &options)?;
-    // Until each of the window's threads is known, what it asks for must not come from the window.
-    while own::threads() < window.threads() {
-        std::thread::yield_now();
-    }
+    let window = Window::open(&settings.socket, &options(&settings, None))?;
+    await_threads(&window);
     let bytes = window.len() as u64;
     let lease = Lease::take(&settings.socket, bytes, settings.heap_of(bytes)).map_err(|error| CannotStart {
         text: error.to_string(),
@@ -107,16 +113,37 @@ fn start(settings: Settings) -> Result<(), CannotStart> {
     })?;
     let base = window.as_ptr() as usize;
     let range = lease.range();
-    // SAFETY: a plain call.
-    let pid = unsafe { libc::getpid() };
-    let run = RUN.get_or_init(|| Run { settings, window, lease, pid });
+    let run = keep(settings, window, lease);
     space::begin(run, base);
-    LOW.store(base + range.start as usize, Ordering::Relaxed);
-    HIGH.store(base + range.end as usize, Ordering::Relaxed);
+    note_range(base + range.start as usize, base + range.end as usize);
     fork::begin()?;
     statistics::begin();
     SERVES.store(true, Ordering::Release);
     Ok(())
+}
+
+fn options(settings: &Settings, bytes: Option<u64>) -> WindowOptions {
+    WindowOptions { bytes, mode: settings.mode, on_thread: Some(own::note_thread) }
+}
+
+/// Until each of the window's threads is known, what it asks for must not come from the window.
+fn await_threads(window: &Window) {
+    while own::threads() < window.threads() {
+        std::thread::yield_now();
+    }
+}
+
+/// From now on this process has the window.
+fn keep(settings: Settings, window: Window, lease: Lease) -> &'static Run {
+    // SAFETY: a plain call.
+    let pid = unsafe { libc::getpid() };
+    RUN.get_or_init(|| Run { settings, window, lease, pid })
+}
+
+/// The addresses whose mapping is the window's.
+fn note_range(low: usize, high: usize) {
+    LOW.store(low, Ordering::Relaxed);
+    HIGH.store(high, Ordering::Relaxed);
 }
 
 /// Programs that this one starts run as if nothing were.

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use crate::guest;
 use crate::own::{self, MAP_FAILED};
 use crate::space::{PAGE, SPACE, begin_use, make_zero};
 use crate::{HIGH, LOW, RUN, is_in_heap, serves};
@@ -17,13 +18,16 @@ fn fail(code: i32) -> usize {
 }
 
 /// The part of some bytes that lies in the heap.
-fn in_heap(at: usize, bytes: usize) -> Option<(usize, usize)> {
+pub fn in_heap(at: usize, bytes: usize) -> Option<(usize, usize)> {
     let (low, high) = (LOW.load(Ordering::Relaxed), HIGH.load(Ordering::Relaxed));
     let (start, end) = (at.max(low), at.saturating_add(bytes).min(high));
     (start < end).then(|| (start, end - start))
 }
 
 pub fn mmap(at: usize, bytes: usize, protection: i32, flags: i32, fd: i32, offset: i64) -> usize {
+    if let Some(mapped) = guest::mmap(at, bytes, protection, flags, fd, offset) {
+        return mapped;
+    }
     if !serves() {
         return own::mmap(at, bytes, protection, flags, fd, offset);
     }
@@ -77,6 +81,9 @@ pub fn munmap(at: usize, bytes: usize) -> i32 {
     if own::is_own_thread() {
         return own::munmap(at, bytes);
     }
+    if guest::is_one() {
+        return guest::munmap(at, bytes);
+    }
     if !at.is_multiple_of(PAGE) {
         own::set_errno(libc::EINVAL);
         return -1;
@@ -92,6 +99,9 @@ pub fn mremap(at: usize, bytes: usize, new_bytes: usize, flags: i32, new_at: usi
     let goes_to_heap = flags & libc::MREMAP_FIXED != 0 && in_heap(new_at, new_bytes).is_some();
     if !is_in_heap(at) && !goes_to_heap {
         return own::mremap(at, bytes, new_bytes, flags, new_at);
+    }
+    if guest::is_one() {
+        return fail(libc::EINVAL);
     }
     let (bytes, new_bytes) = (bytes.next_multiple_of(PAGE), new_bytes.next_multiple_of(PAGE));
     let is_known = flags & !(libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) == 0;
@@ -138,6 +148,9 @@ pub fn madvise(at: usize, bytes: usize, advice: i32) -> i32 {
     if in_heap(at, bytes).is_none() || own::is_own_thread() {
         return own::madvise(at, bytes, advice);
     }
+    if guest::is_one() {
+        return guest::madvise(at, bytes, advice);
+    }
     let is_whole = at.is_multiple_of(PAGE) && is_in_heap(at) && is_in_heap(at + bytes.next_multiple_of(PAGE) - 1);
     match advice {
         _ if !is_whole => {}
@@ -173,7 +186,7 @@ pub fn madvise(at: usize, bytes: usize, advice: i32) -> i32 {
 }
 
 pub fn mprotect(at: usize, bytes: usize, protection: i32) -> i32 {
-    if in_heap(at, bytes).is_some() && !own::is_own_thread() {
+    if in_heap(at, bytes).is_some() && !own::is_own_thread() && !guest::is_one() {
         SPACE.with(|space| space.note_protection());
     }
     own::mprotect(at, bytes, protection)

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use osier_client::{Histogram, WindowStats};
 
 use crate::space::{PAGE, REFUSED, USED_MAX};
-use crate::{RUN, Run, is_owner};
+use crate::{RUN, Run, guest, is_owner, who};
 
 static IS_SAID: AtomicBool = AtomicBool::new(false);
 
@@ -34,7 +34,7 @@ pub fn end() {
         Some(path) => {
             let file = std::fs::File::options().create(true).append(true).open(path);
             if let Err(error) = file.and_then(|mut file| file.write_all(text.as_bytes())) {
-                eprintln!("osier run: the figures cannot be written to {}: {error}", path.display());
+                eprintln!("{}: the figures cannot be written to {}: {error}", who(), path.display());
             }
         }
     }
@@ -48,15 +48,18 @@ fn text(run: &Run) -> String {
     let timing = run.window.timing();
     let stats = run.window.stats();
     let mut text = String::new();
-    let mut line = |what: &str| _ = writeln!(text, "osier run: {what}");
-    line(&format!(
-        "process {}: at most {} KiB of a heap of {} KiB in the window of {}; {} requests refused",
-        run.pid,
-        USED_MAX.load(Ordering::Relaxed) * PAGE as u64 / 1024,
-        (run.lease.range().end - run.lease.range().start) / 1024,
-        run.window.device(),
-        REFUSED.load(Ordering::Relaxed)
-    ));
+    let mut line = |what: &str| _ = writeln!(text, "{}: {what}", who());
+    let (kib, device) = ((run.lease.range().end - run.lease.range().start) / 1024, run.window.device());
+    if guest::is_one() {
+        line(&format!("process {}: a guest with {kib} KiB in the window of {device}", run.pid));
+    } else {
+        line(&format!(
+            "process {}: at most {} KiB of a heap of {kib} KiB in the window of {device}; {} requests refused",
+            run.pid,
+            USED_MAX.load(Ordering::Relaxed) * PAGE as u64 / 1024,
+            REFUSED.load(Ordering::Relaxed)
+        ));
+    }
     for (name, histogram) in [("a fault took", &timing.latency), ("and was late by", &timing.lateness)] {
         line(&format!(
             "{} faults, {name} {} us (p50), {} us (p99), {} us (most)",
@@ -67,8 +70,15 @@ fn text(run: &Run) -> String {
         ));
     }
     line(&format!(
-        "the device: {} faults, {} misses, {} evictions ({} dirty), {} pages programmed, {} moved by collection",
-        stats.faults, stats.misses, stats.left, stats.left_dirty, stats.flash_written, stats.flash_moved
+        "the device: {} faults, {} misses, {} evictions ({} dirty), {} pages programmed, {} moved by collection, \
+         {} superblocks erased",
+        stats.faults,
+        stats.misses,
+        stats.left,
+        stats.left_dirty,
+        stats.flash_written,
+        stats.flash_moved,
+        stats.superblocks_erased
     ));
     text
 }
@@ -77,22 +87,28 @@ fn json(run: &Run) -> String {
     let timing = run.window.timing();
     let WindowStats { faults, misses, left, left_dirty, flash_written, flash_moved, superblocks_erased, lost, .. } =
         run.window.stats();
+    let bytes = run.lease.range().end - run.lease.range().start;
+    let user = if guest::is_one() {
+        format!("\"guest_bytes\": {bytes}")
+    } else {
+        format!(
+            "\"heap_bytes\": {bytes}, \"used_bytes_max\": {}, \"requests_refused\": {}",
+            USED_MAX.load(Ordering::Relaxed) * PAGE as u64,
+            REFUSED.load(Ordering::Relaxed)
+        )
+    };
     format!(
-        "{{\"pid\": {}, \"heap_bytes\": {}, \"used_bytes_max\": {}, \"requests_refused\": {}, \"latency\": {}, \
-         \"lateness\": {}, \"device\": {{\"faults\": {faults}, \"misses\": {misses}, \"evicted\": {left}, \
+        "{{\"pid\": {}, {user}, \"latency\": {}, \"lateness\": {}, \"device\": {{\"faults\": {faults}, \"misses\": {misses}, \"evicted\": {left}, \
          \"evicted_dirty\": {left_dirty}, \"lost\": {lost}, \"flash_pages_written\": {flash_written}, \
          \"flash_pages_moved\": {flash_moved}, \"superblocks_erased\": {superblocks_erased}}}}}\n",
         run.pid,
-        run.lease.range().end - run.lease.range().start,
-        USED_MAX.load(Ordering::Relaxed) * PAGE as u64,
-        REFUSED.load(Ordering::Relaxed),
         histogram_json(&timing.latency),
         histogram_json(&timing.lateness),
     )
 }
 
 fn histogram_json(histogram: &Histogram) -> String {
-    let buckets: Vec<String> = histogram.buckets().map(|(ns, count)| format!("[{ns}, {count}]")).collect();
+    let buckets: Vec<String> = histogram.buckets().iter().map(|(ns, count)| format!("[{ns}, {count}]")).collect();
     format!(
         "{{\"count\": {}, \"p50_ns\": {}, \"p99_ns\": {}, \"max_ns\": {}, \"buckets\": [{}]}}",
         histogram.count(),

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use osier_actor::policy::Source;
 use osier_cache::{
     CacheConfig, ConfigError, OPTIMUM, Op, POLICIES, ParameterValues, ReplayError, SetIndex, Shape, Stats, WriteMode,
-    replay, replay_with,
+    parse_policy, replay, replay_with,
 };
 use osier_sim::trace::PAGE_BYTES;
 use serde_json::{Value, json};
@@ -100,15 +100,7 @@ struct Tried {
 
 impl Tried {
     fn parse(word: &str) -> Result<Tried> {
-        // A path may have a colon in it: what follows is parameters only if it looks like them.
-        let (name, text) = word.rsplit_once(':').filter(|(_, text)| text.contains('=')).unwrap_or((word, ""));
-        let mut parameters = ParameterValues::new();
-        for pair in text.split(',').filter(|pair| !pair.is_empty()) {
-            let number = pair.split_once('=').and_then(|(key, value)| Some((key, value.parse().ok()?)));
-            let wrong = || refuse(format_args!("`{pair}` of --policy {word} is not KEY=NUMBER"));
-            let (key, value) = number.ok_or_else(wrong)?;
-            parameters.insert(key.to_owned(), value);
-        }
+        let (name, parameters) = parse_policy(word).map_err(refuse)?;
         Ok(Tried { word: word.to_owned(), source: policies::find(name)?, parameters })
     }
 

@@ -14,7 +14,9 @@ pub mod serve;
 pub mod sim;
 pub mod soak;
 pub mod sweep;
+pub mod top;
 pub mod trace;
+pub mod vm;
 pub mod window;
 
 use std::path::PathBuf;
@@ -97,6 +99,8 @@ pub fn run(command: Command, context: &Context) -> anyhow::Result<Exit> {
         Command::Serve(args) => serve::run(&args, context),
         Command::Window(command) => window::run(&command, context),
         Command::Run(args) => run::run(&args, context),
+        Command::Vm(args) => vm::run(&args, context),
+        Command::Top(args) => top::run(&args, context),
         Command::Actor(command) => actor::run(&command, context),
         Command::Sched(command) => sched::run(command, context),
         Command::Replay(args) => replay::run(&args, context),

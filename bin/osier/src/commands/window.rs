@@ -1,15 +1,16 @@
 //! `osier window`: a device whose memory programs map.
 
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use osier_client::heap;
+use osier_client::{Control, WindowError, heap};
 use osier_device::Profile;
 use osier_device::model::ModelConfig;
 use osier_device::window::{ByteMedia, PAGE_BYTES, Reserve};
-use osier_front::window::{FileStore, ServeError, ServeOptions, Server};
+use osier_front::window::{Durations, FileStore, Live, ServeError, ServeOptions, Server};
 use osier_pmr::WaitPolicy;
 use serde::Serialize;
 
@@ -31,6 +32,64 @@ pub enum WindowCommand {
     /// Its flash is in this process's memory, or in a file (`--media`), and ends with it. `osier run` puts a program's
     /// heap there.
     Serve(ServeArgs),
+    /// Bring pages into the cache
+    Prefetch(RangeArgs),
+    /// Bring pages into the cache and keep them there until `unpin`, or until the device ends
+    Pin(RangeArgs),
+    /// Take one of the pins of `pin` off each page; programs' own pins stay
+    Unpin(RangeArgs),
+    /// Let pages leave the cache
+    Evict(RangeArgs),
+    /// Change the eviction policy
+    Policy(PolicyArgs),
+    /// Print what the device does, as JSON
+    Stats(DeviceArg),
+}
+
+/// A device that serves its window.
+#[derive(Debug, Args)]
+pub struct DeviceArg {
+    /// The socket of the device
+    #[arg(long, value_name = "SOCKET")]
+    pub device: PathBuf,
+}
+
+/// `osier window prefetch` and the others that take pages
+#[derive(Debug, Args)]
+pub struct RangeArgs {
+    #[command(flatten)]
+    pub device: DeviceArg,
+    /// Bytes of the window, as in 0..64MiB or 1GiB..1088MiB; their bounds are multiples of 4 KiB
+    #[arg(required = true, value_name = "RANGE", value_parser = parse_range)]
+    pub ranges: Vec<PageRange>,
+}
+
+/// `osier window policy`
+#[derive(Debug, Args)]
+pub struct PolicyArgs {
+    #[command(flatten)]
+    pub device: DeviceArg,
+    /// The policy, with parameters as in s3-fifo:small_permille=200,ghost_permille=500
+    #[arg(value_name = "POLICY")]
+    pub policy: String,
+}
+
+/// Pages of a window.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PageRange(Range<u64>);
+
+/// Bytes `FIRST..END`, as pages.
+fn parse_range(text: &str) -> Result<PageRange, String> {
+    let (first, end) = text.split_once("..").ok_or("a range is FIRST..END, in bytes, as in 0..64MiB")?;
+    let page = |text: &str| match parse_bytes(text)? {
+        bytes if bytes.is_multiple_of(PAGE) => Ok(bytes / PAGE),
+        bytes => Err(format!("{bytes} bytes are not a multiple of a page's 4 KiB")),
+    };
+    let (first, end) = (page(first)?, page(end)?);
+    if first > end {
+        return Err(format!("{text} ends before it begins"));
+    }
+    Ok(PageRange(first..end))
 }
 
 /// `osier window serve`
@@ -77,7 +136,72 @@ pub struct DeviceArgs {
 pub fn run(command: &WindowCommand, context: &Context) -> Result<Exit> {
     match command {
         WindowCommand::Serve(args) => serve(args, context),
+        WindowCommand::Prefetch(args) => ranges(args, Control::prefetch, context),
+        WindowCommand::Pin(args) => ranges(args, Control::pin, context),
+        WindowCommand::Unpin(args) => ranges(args, Control::unpin, context),
+        WindowCommand::Evict(args) => ranges(args, Control::evict, context),
+        WindowCommand::Policy(args) => {
+            connect(&args.device)?.set_policy(&args.policy).map_err(refused)?;
+            Ok(Exit::Ok)
+        }
+        WindowCommand::Stats(args) => {
+            output::print_json(&live(&mut connect(args)?)?)?;
+            Ok(Exit::Ok)
+        }
     }
+}
+
+/// The control socket of a device.
+pub fn connect(args: &DeviceArg) -> Result<Control> {
+    Control::open(&args.device).map_err(|error| Failure::new(Exit::Missing, error.to_string()).into())
+}
+
+/// What a device does now.
+pub fn live(control: &mut Control) -> Result<Live> {
+    let text = control.stats().map_err(refused)?;
+    serde_json::from_str(&text).map_err(|error| {
+        let text = format!("the device's figures cannot be read ({error}); is it of the same version?");
+        Failure::new(Exit::BadInput, text).into()
+    })
+}
+
+fn refused(error: WindowError) -> anyhow::Error {
+    let exit = match error {
+        WindowError::Connect { .. } | WindowError::DeviceDied { .. } => Exit::Missing,
+        _ => Exit::BadInput,
+    };
+    Failure::new(exit, error.to_string()).into()
+}
+
+/// What a command did to all its ranges, in pages.
+#[derive(Debug, Default, Serialize)]
+struct Done {
+    done: u64,
+    idle: u64,
+    refused: u64,
+}
+
+/// Does a command on one range after the other.
+fn ranges(
+    args: &RangeArgs,
+    command: fn(&mut Control, Range<u64>) -> Result<osier_client::Report, WindowError>,
+    context: &Context,
+) -> Result<Exit> {
+    let mut control = connect(&args.device)?;
+    let mut all = Done::default();
+    for PageRange(pages) in &args.ranges {
+        let report = command(&mut control, pages.clone()).map_err(refused)?;
+        all.done += report.done;
+        all.idle += report.idle;
+        all.refused += report.refused;
+    }
+    if context.json {
+        output::print_json(&all)?
+    } else {
+        let Done { done, idle, refused } = all;
+        output::print(&format!("{done} pages; {idle} more were as they should be, {refused} were refused\n"))?
+    }
+    Ok(Exit::Ok)
 }
 
 fn serve(args: &ServeArgs, context: &Context) -> Result<Exit> {
@@ -189,13 +313,20 @@ struct Report {
     blocks_erased: u64,
     /// Bytes programmed for each byte written, in millionths.
     waf_ppm: u64,
+    /// How long faults took, of all programs.
+    latency: Durations,
+    /// How late their pages were mapped, after they were due: the emulator's own error.
+    lateness: Durations,
 }
 
 impl Report {
     fn new(server: &Server) -> Report {
         let stats = server.window().stats();
         let (counts, flash) = (&stats.counts, &stats.flash);
+        let [latency, lateness] = server.timing();
         Report {
+            latency: Durations::from(&latency),
+            lateness: Durations::from(&lateness),
             window_bytes: server.window().pages() * PAGE,
             cache_bytes: stats.frames * PAGE,
             faults: counts.faults,
@@ -228,6 +359,10 @@ impl Report {
         if self.flash_pages_written > 0 {
             lines.push(format!("WAF         {}.{:03}", self.waf_ppm / 1_000_000, self.waf_ppm / 1000 % 1000));
         }
+        if self.latency.count > 0 {
+            lines.push(format!("latency     {}", durations(&self.latency)));
+            lines.push(format!("lateness    {}: the emulator's own error", durations(&self.lateness)));
+        }
         if self.lost + self.dropped > 0 {
             lines.push(format!(
                 "lost        {} faults found lost pages; {} pages were refused",
@@ -235,5 +370,37 @@ impl Report {
             ));
         }
         lines.join("\n") + "\n"
+    }
+}
+
+/// Durations in a line.
+pub fn durations(of: &Durations) -> String {
+    let micros = |ns: u64| format!("{}.{}", ns / 1000, ns / 100 % 10);
+    format!(
+        "{} us (p50), {} us (p99), {} us (most) of {}",
+        micros(of.p50_ns),
+        micros(of.p99_ns),
+        micros(of.max_ns),
+        of.count
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_of_whole_pages() {
+        assert_eq!(parse_range("0..64MiB"), Ok(PageRange(0..16_384)));
+        assert_eq!(parse_range("4096..4096"), Ok(PageRange(1..1)));
+        for (text, said) in [
+            ("5", "FIRST..END"),
+            ("0..1000", "1000 bytes are not a multiple"),
+            ("8KiB..4KiB", "ends before"),
+            ("x..4KiB", "x"),
+        ] {
+            let error = parse_range(text).unwrap_err();
+            assert!(error.contains(said), "{text}: {error}");
+        }
     }
 }

@@ -17,13 +17,15 @@ const SOCKET: &str = "OSIER_TEST_SOCKET";
 const OVERRIDES: &str = "OSIER_TEST_OVERRIDES";
 const PAGES: &str = "OSIER_TEST_PAGES";
 const ROT: &str = "OSIER_TEST_ROT";
+/// What it says when a bit has flipped.
+const ROTS: &str = "a bit has flipped";
 const MEDIA: &str = "OSIER_TEST_MEDIA";
 
 /// A device that runs.
 pub struct Device {
     process: Child,
     /// Open as long as the device runs: a test that takes long says so there.
-    _said: Lines<BufReader<ChildStdout>>,
+    said: Lines<BufReader<ChildStdout>>,
     directory: tempfile::TempDir,
 }
 
@@ -60,7 +62,7 @@ impl Device {
         let mut process = command.spawn().unwrap();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap().contains("serving")), "the device serves");
-        Device { process, _said: lines, directory }
+        Device { process, said: lines, directory }
     }
 
     /// Bytes of memory that are the device's own, or shared, and those of its page tables.
@@ -71,6 +73,14 @@ impl Device {
             line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
         };
         (bytes("VmRSS:"), bytes("VmPTE:"))
+    }
+
+    /// Waits until the page of [`Device::start`] has begun to rot.
+    pub fn await_rot(&mut self) {
+        assert!(
+            self.said.any(|line| line.unwrap().contains(ROTS)),
+            "the device ended before the page was on its flash"
+        );
     }
 
     /// Where it serves.
@@ -126,6 +136,7 @@ pub fn serve() {
             while !server.window_mut().rot(page, 100, 3) {
                 server.turn();
             }
+            println!("{ROTS}");
             server.run(&Arc::new(AtomicBool::new(false)));
         }
     }

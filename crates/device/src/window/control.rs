@@ -1,4 +1,10 @@
 //! Commands about pages: prefetch, pin, unpin, evict; and another policy.
+//!
+//! A range may have millions of pages, and faults do not wait for it: each command goes on by a *piece* whenever
+//! [`Window::poll`] has nothing else to hand out, one command after the other. What a command has under way at a time
+//! is bounded too, so that a fault finds the flash and the free frames as a few faults more would have left them.
+//!
+//! A pin belongs to the mapper that made it: nobody else takes it off, and it is given back when that one ends.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -6,7 +12,8 @@ use std::ops::Range;
 use osier_cache::{CommandError as CacheError, ParameterValues, PolicyError, Prefetched, Presence, policy};
 use osier_flash::Nanos;
 
-use super::{MapperId, Misuse, Output, Resident, Window};
+use super::planted::Bug;
+use super::{MAPPERS_MAX, MapperId, Misuse, Output, Resident, Window};
 
 /// What a program may ask of the cache. Pages are counted from the window's first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,7 +22,7 @@ pub enum Command {
     Prefetch(Range<u64>),
     /// Brings pages in and keeps them until as many unpins have come: all of them or none. Ends when they are there.
     Pin(Range<u64>),
-    /// Takes one pin off each page that has one.
+    /// Takes one of the mapper's own pins off each page that has one.
     Unpin(Range<u64>),
     /// Lets pages leave. Ends when they have left.
     Evict(Range<u64>),
@@ -53,7 +60,7 @@ pub enum CommandError {
         pages: u64,
     },
     /// More commands than may wait.
-    #[error("{COMMANDS_MAX} commands wait, the most that may; try again when one has ended")]
+    #[error("{COMMANDS_MAX} commands of this program wait, the most that may; try again when one has ended")]
     TooMany,
     /// The cache says why.
     #[error(transparent)]
@@ -77,60 +84,170 @@ pub enum CommandError {
     },
 }
 
-/// Most commands that wait at a time.
-pub const COMMANDS_MAX: usize = 1024;
+/// Most commands of a mapper that wait at a time.
+pub const COMMANDS_MAX: u32 = 64;
+/// Pages that a command goes through before faults are looked for.
+pub const PIECE_PAGES: u32 = 64;
+/// Pages of one command that are leaving at a time.
+const LEAVING_MAX: u64 = 256;
 
-/// A prefetch or a pin that goes on.
+/// What a command does to its pages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Work {
+    Prefetch,
+    Pin,
+    /// Takes the pins of one that cannot be done off again, and says why it cannot.
+    Undo(CommandError),
+    Unpin,
+    Evict,
+}
+
+/// A command that goes on.
 #[derive(Clone, Debug)]
-struct Bringing {
+struct Running {
     mapper: MapperId,
     tag: u32,
-    pins: bool,
+    work: Work,
     pages: Range<u64>,
     /// The first page that was not begun.
     next: u64,
-    /// The first page that has not been seen to be there.
+    /// Of one that brings pages in: the first page that has not been seen to be there.
     there: u64,
+    /// Of an eviction: pages that have not left.
+    leaving: u64,
+    /// The change at which it could not go on: before the next it need not be asked.
+    waits_since: u64,
     report: Report,
 }
 
-/// An eviction whose pages have not all left.
-#[derive(Clone, Copy, Debug)]
-struct Evicting {
-    mapper: MapperId,
-    tag: u32,
-    left: u64,
-    report: Report,
-}
-
-/// Commands under way.
-#[derive(Debug, Default)]
+/// Commands under way, and the pins that they made.
+#[derive(Debug)]
 pub(super) struct Commands {
-    bringing: VecDeque<Bringing>,
-    evicting: BTreeMap<u32, Evicting>,
-    next: u32,
+    /// By a number that is given once.
+    running: BTreeMap<u64, Running>,
+    next: u64,
+    /// Whose turn it is: this one, or the first after it.
+    turn: u64,
+    /// By mapper.
+    counts: [u32; MAPPERS_MAX],
+    /// Changes so far that a command may have waited for.
+    changes: u64,
+    /// Whether some command may go on.
+    is_ready: bool,
+    /// Fills under way that commands began.
+    fills: u64,
+    /// By mapper: its pins of each page.
+    pins: Vec<BTreeMap<u64, u32>>,
+    /// Pins of mappers that have gone, to be taken off.
+    abandoned: VecDeque<BTreeMap<u64, u32>>,
+}
+
+impl Default for Commands {
+    fn default() -> Commands {
+        Commands {
+            running: BTreeMap::new(),
+            next: 1,
+            turn: 0,
+            counts: [0; MAPPERS_MAX],
+            changes: 1,
+            is_ready: false,
+            fills: 0,
+            pins: vec![BTreeMap::new(); MAPPERS_MAX],
+            abandoned: VecDeque::new(),
+        }
+    }
 }
 
 impl Commands {
     pub(super) fn are_waiting(&self) -> bool {
-        !self.bringing.is_empty() || !self.evicting.is_empty()
+        !self.running.is_empty()
     }
 
-    /// Nobody waits for the commands of this mapper any more. What they pinned stays pinned: pins belong to the window.
-    pub(super) fn forget(&mut self, mapper: MapperId) {
-        self.bringing.retain(|bringing| bringing.mapper != mapper);
-        self.evicting.retain(|_, evicting| evicting.mapper != mapper);
+    /// Whether there is something to go on with now.
+    pub(super) fn are_ready(&self) -> bool {
+        self.is_ready || !self.abandoned.is_empty()
+    }
+
+    /// Something happened that a command may have waited for.
+    pub(super) fn changed(&mut self) {
+        self.changes += 1;
+        self.is_ready = !self.running.is_empty();
+    }
+
+    pub(super) fn fill_ended(&mut self) {
+        self.fills -= 1;
+    }
+
+    /// The flash has lost a page that was on its way in: the cache has no pins of it any more.
+    pub(super) fn page_lost(&mut self, page: u64) {
+        for pins in &mut self.pins {
+            pins.remove(&page);
+        }
+    }
+
+    /// Nobody waits for the commands of this mapper any more, and its pins are nobody's.
+    pub(super) fn forget(&mut self, mapper: MapperId, keeps_pins: bool) {
+        self.running.retain(|_, running| running.mapper != mapper);
+        self.counts[usize::from(mapper.0)] = 0;
+        let pins = std::mem::take(&mut self.pins[usize::from(mapper.0)]);
+        if !pins.is_empty() && !keeps_pins {
+            self.abandoned.push_back(pins);
+        }
+    }
+
+    /// The next command in turn that can go on.
+    fn take_turn(&mut self) -> Option<u64> {
+        if !self.is_ready {
+            return None;
+        }
+        let order = self.running.range(self.turn..).chain(self.running.range(..self.turn));
+        let found = order.into_iter().find(|(_, running)| running.waits_since != self.changes).map(|(id, _)| *id);
+        match found {
+            Some(id) => self.turn = id + 1,
+            None => self.is_ready = false,
+        }
+        found
+    }
+
+    fn pins_of(&mut self, mapper: MapperId) -> &mut BTreeMap<u64, u32> {
+        &mut self.pins[usize::from(mapper.0)]
+    }
+
+    /// Takes a pin of a mapper off a page in the books; whether it had one.
+    fn take_pin(&mut self, mapper: MapperId, page: u64) -> bool {
+        let pins = self.pins_of(mapper);
+        let Some(count) = pins.get_mut(&page) else { return false };
+        *count -= 1;
+        if *count == 0 {
+            pins.remove(&page);
+        }
+        true
+    }
+
+    /// Pages that mappers have pinned.
+    pub(super) fn pinned_by(&self, mapper: MapperId) -> u64 {
+        self.pins[usize::from(mapper.0)].len() as u64
     }
 }
 
-/// How far a step of a command came.
-enum Step {
+/// How far a piece of a command came.
+enum Piece {
     Ended(Result<Report, CommandError>),
+    GoesOn,
+    Waits,
+}
+
+/// What came of bringing one page in.
+enum Brought {
+    Begun,
+    Present,
+    /// It has to be tried again.
     Waits,
 }
 
 impl<R: Resident> Window<R> {
-    /// A program asks for something; the end comes as [`Output::Done`] with its `tag`.
+    /// A program asks for something; the end comes as [`Output::Done`] with its `tag`, out of [`Window::poll`], which
+    /// does it piece by piece.
     ///
     /// # Errors
     /// When the mapper is not attached.
@@ -142,171 +259,267 @@ impl<R: Resident> Window<R> {
         if let Err(error) = self.begin_command(mapper, tag, command) {
             self.end_command(mapper, tag, Err(error));
         }
-        self.go_on_with_commands();
         Ok(())
     }
 
     fn begin_command(&mut self, mapper: MapperId, tag: u32, command: Command) -> Result<(), CommandError> {
-        match command {
-            Command::Prefetch(pages) => self.bring(mapper, tag, false, pages)?,
-            Command::Pin(pages) => self.bring(mapper, tag, true, pages)?,
-            Command::Unpin(pages) => {
-                let report = self.unpin(&self.checked(pages)?);
-                self.end_command(mapper, tag, Ok(report));
-            }
-            Command::Evict(pages) => {
-                let pages = self.checked(pages)?;
-                self.evict(mapper, tag, pages);
-            }
+        let (work, pages) = match command {
+            Command::Prefetch(pages) => (Work::Prefetch, pages),
+            Command::Pin(pages) => (Work::Pin, pages),
+            Command::Unpin(pages) => (Work::Unpin, pages),
+            Command::Evict(pages) => (Work::Evict, pages),
             Command::Policy { name, parameters } => {
                 let policy = policy(&name, self.cache.shape(), &parameters, 0)?;
                 self.cache.set_policy(policy);
                 self.end_command(mapper, tag, Ok(Report { done: 1, ..Report::default() }));
+                return Ok(());
             }
+        };
+        if pages.start > pages.end || pages.end > self.pages {
+            return Err(CommandError::OutOfRange { first: pages.start, end: pages.end, pages: self.pages });
         }
+        // Otherwise it would bring in as many as may be pinned before it fails.
+        let max = self.pinned_pages_max;
+        if work == Work::Pin && pages.end - pages.start > u64::from(max) {
+            return Err(CacheError::PinLimit { page: pages.start + u64::from(max), max }.into());
+        }
+        let commands = &mut self.commands;
+        let count = &mut commands.counts[usize::from(mapper.0)];
+        if *count >= COMMANDS_MAX {
+            return Err(CommandError::TooMany);
+        }
+        *count += 1;
+        let (next, there) = (pages.start, pages.start);
+        let report = Report::default();
+        let running = Running { mapper, tag, work, pages, next, there, leaving: 0, waits_since: 0, report };
+        commands.running.insert(commands.next, running);
+        commands.next += 1;
+        commands.is_ready = true;
         Ok(())
-    }
-
-    fn checked(&self, pages: Range<u64>) -> Result<Range<u64>, CommandError> {
-        if pages.start <= pages.end && pages.end <= self.pages {
-            return Ok(pages);
-        }
-        Err(CommandError::OutOfRange { first: pages.start, end: pages.end, pages: self.pages })
     }
 
     fn end_command(&mut self, mapper: MapperId, tag: u32, result: Result<Report, CommandError>) {
         self.outputs.push_back(Output::Done { mapper, tag, at: self.now, result });
     }
 
-    fn bring(&mut self, mapper: MapperId, tag: u32, pins: bool, pages: Range<u64>) -> Result<(), CommandError> {
-        let pages = self.checked(pages)?;
-        if self.commands.bringing.len() >= COMMANDS_MAX {
-            return Err(CommandError::TooMany);
-        }
-        let (next, there) = (pages.start, pages.start);
-        let report = Report::default();
-        self.commands.bringing.push_back(Bringing { mapper, tag, pins, pages, next, there, report });
-        Ok(())
-    }
-
-    fn unpin(&mut self, pages: &Range<u64>) -> Report {
-        let mut report = Report::default();
-        for page in pages.clone() {
-            match self.cache.unpin(page) {
-                Ok(()) => report.done += 1,
-                Err(_) => report.idle += 1,
+    /// A piece of a command, if one can go on, or of what somebody who has gone had pinned.
+    pub(super) fn go_on_with_commands(&mut self) {
+        self.give_pins_back();
+        let Some(id) = self.commands.take_turn() else { return };
+        let pieces = if self.has_bug(Bug::RangeInOneGo) { u32::MAX } else { 1 };
+        for _ in 0..pieces {
+            match self.piece(id) {
+                Piece::GoesOn => {}
+                Piece::Waits => {
+                    let changes = self.commands.changes;
+                    if let Some(running) = self.commands.running.get_mut(&id) {
+                        running.waits_since = changes;
+                    }
+                    return;
+                }
+                Piece::Ended(result) => {
+                    let Some(Running { mapper, tag, .. }) = self.commands.running.remove(&id) else { return };
+                    self.commands.counts[usize::from(mapper.0)] -= 1;
+                    return self.end_command(mapper, tag, result);
+                }
             }
         }
-        self.retry = true;
-        report
     }
 
-    fn evict(&mut self, mapper: MapperId, tag: u32, pages: Range<u64>) {
-        let id = self.commands.next;
-        self.commands.next = id.wrapping_add(1);
-        // One more, so that the command does not end while its pages are begun.
-        self.commands.evicting.insert(id, Evicting { mapper, tag, left: 1, report: Report::default() });
-        for page in pages {
-            let evicted = self.cache.evict(page);
-            let Some(evicting) = self.commands.evicting.get_mut(&id) else { return };
-            match evicted {
+    fn piece(&mut self, id: u64) -> Piece {
+        let Some(running) = self.commands.running.get(&id) else { unreachable!("the command is under way") };
+        match running.work {
+            Work::Evict => self.evict_piece(id),
+            Work::Unpin => self.with_running(id, Self::unpin_piece),
+            Work::Undo(_) => self.with_running(id, Self::undo_piece),
+            Work::Prefetch | Work::Pin => self.with_running(id, Self::bring_piece),
+        }
+    }
+
+    /// Does something with a command that nothing else changes meanwhile.
+    fn with_running(&mut self, id: u64, work: fn(&mut Self, &mut Running) -> Piece) -> Piece {
+        let Some(mut running) = self.commands.running.get(&id).cloned() else { unreachable!("it is under way") };
+        let piece = work(self, &mut running);
+        self.commands.running.insert(id, running);
+        piece
+    }
+
+    /// Takes pins off: only of pages that have one, so that a range of others is no work.
+    fn unpin_piece(&mut self, running: &mut Running) -> Piece {
+        for _ in 0..PIECE_PAGES {
+            let pins = self.commands.pins_of(running.mapper);
+            let Some(page) = pins.range(running.next..running.pages.end).next().map(|(page, _)| *page) else {
+                let pages = running.pages.end - running.pages.start;
+                running.report.idle = pages - running.report.done;
+                return Piece::Ended(Ok(running.report));
+            };
+            self.unpin(running.mapper, page);
+            self.counts.commanded += 1;
+            running.report.done += 1;
+            running.next = page + 1;
+        }
+        Piece::GoesOn
+    }
+
+    fn unpin(&mut self, mapper: MapperId, page: u64) {
+        if self.commands.take_pin(mapper, page) {
+            // One of a page that the flash has lost has gone with it.
+            let _ = self.cache.unpin(page);
+            self.retry = true;
+        }
+    }
+
+    /// Takes off what a pin that failed has pinned: one of each page that it had come to.
+    fn undo_piece(&mut self, running: &mut Running) -> Piece {
+        for _ in 0..PIECE_PAGES {
+            if running.next == running.pages.start {
+                let Work::Undo(error) = &running.work else { unreachable!("only a pin is undone") };
+                return Piece::Ended(Err(error.clone()));
+            }
+            running.next -= 1;
+            self.unpin(running.mapper, running.next);
+        }
+        Piece::GoesOn
+    }
+
+    fn give_pins_back(&mut self) {
+        for _ in 0..PIECE_PAGES {
+            let Some(pins) = self.commands.abandoned.front_mut() else { return };
+            let Some((page, count)) = pins.pop_first() else {
+                self.commands.abandoned.pop_front();
+                continue;
+            };
+            for _ in 0..count {
+                let _ = self.cache.unpin(page);
+            }
+            self.retry = true;
+        }
+    }
+
+    fn evict_piece(&mut self, id: u64) -> Piece {
+        let leaving_max = if self.has_bug(Bug::RangeInOneGo) { u64::MAX } else { LEAVING_MAX };
+        for _ in 0..PIECE_PAGES {
+            let Some(running) = self.commands.running.get_mut(&id) else { unreachable!("it is under way") };
+            let page = running.next;
+            if page >= running.pages.end || running.leaving >= leaving_max {
+                break;
+            }
+            running.next += 1;
+            self.counts.commanded += 1;
+            match self.cache.evict(page) {
                 Ok(evicted) => {
-                    evicting.left += 1;
-                    evicting.report.done += 1;
+                    running.leaving += 1;
+                    running.report.done += 1;
                     let was = std::mem::take(&mut self.mapped[evicted.frame as usize]);
                     self.leave(page, was, None, Some(id));
                 }
-                Err(CacheError::NotResident { .. }) => evicting.report.idle += 1,
-                Err(_) => evicting.report.refused += 1,
+                Err(CacheError::NotResident { .. }) => running.report.idle += 1,
+                Err(_) => running.report.refused += 1,
             }
         }
         self.send_all_zaps();
-        self.command_page_left(id);
+        let Some(running) = self.commands.running.get(&id) else { unreachable!("it is under way") };
+        match running {
+            Running { leaving: 0, next, pages, report, .. } if *next == pages.end => Piece::Ended(Ok(*report)),
+            Running { leaving, next, pages, .. } if *next < pages.end && *leaving < leaving_max => Piece::GoesOn,
+            _ => Piece::Waits,
+        }
     }
 
     /// A page that a command evicted has left.
-    pub(super) fn command_page_left(&mut self, id: u32) {
+    pub(super) fn command_page_left(&mut self, id: u64) {
         // It is gone with its mapper.
-        let Some(evicting) = self.commands.evicting.get_mut(&id) else { return };
-        evicting.left -= 1;
-        if evicting.left == 0 {
-            let Evicting { mapper, tag, report, .. } = *evicting;
-            self.commands.evicting.remove(&id);
-            self.end_command(mapper, tag, Ok(report));
-        }
+        let Some(running) = self.commands.running.get_mut(&id) else { return };
+        running.leaving -= 1;
+        self.commands.changed();
     }
 
-    /// Commands that bring pages in go on, one after the other.
-    pub(super) fn go_on_with_commands(&mut self) {
-        while let Some(mut bringing) = self.commands.bringing.pop_front() {
-            match self.step(&mut bringing) {
-                Step::Ended(result) => self.end_command(bringing.mapper, bringing.tag, result),
-                Step::Waits => {
-                    self.commands.bringing.push_front(bringing);
-                    break;
+    fn bring_piece(&mut self, running: &mut Running) -> Piece {
+        let pins = running.work == Work::Pin;
+        for _ in 0..PIECE_PAGES {
+            if running.next < running.pages.end {
+                let page = running.next;
+                match if pins { self.pin_page(running.mapper, page) } else { self.prefetch_page(page) } {
+                    Ok(Brought::Begun) => running.report.done += 1,
+                    Ok(Brought::Present) if pins => running.report.done += 1,
+                    Ok(Brought::Present) => running.report.idle += 1,
+                    Ok(Brought::Waits) => return Piece::Waits,
+                    Err(CommandError::NoFrame { .. }) if !pins => running.report.refused += 1,
+                    Err(error) => {
+                        running.work = Work::Undo(error);
+                        return Piece::GoesOn;
+                    }
+                }
+                running.next += 1;
+                self.counts.commanded += 1;
+                continue;
+            }
+            if running.there == running.pages.end {
+                return Piece::Ended(Ok(running.report));
+            }
+            match self.cache.presence(running.there) {
+                Presence::Filling { .. } => return Piece::Waits,
+                Presence::Absent if pins => {
+                    running.work = Work::Undo(CommandError::Lost { page: running.there });
+                    return Piece::GoesOn;
+                }
+                _ => running.there += 1,
+            }
+        }
+        Piece::GoesOn
+    }
+
+    /// Begins to bring a page in.
+    fn prefetch_page(&mut self, page: u64) -> Result<Brought, CommandError> {
+        // Half of the flash's turns are left to faults.
+        let fills_max = if self.has_bug(Bug::RangeInOneGo) { u64::MAX } else { u64::from(self.fills_max / 2).max(1) };
+        if self.commands.fills >= fills_max {
+            return Ok(Brought::Waits);
+        }
+        for _ in 0..PIECE_PAGES {
+            match self.cache.prefetch(page) {
+                Prefetched::Started(fill) if self.begin(fill, None) => {
+                    if let Some(filling) = self.fills.get_mut(&fill.frame) {
+                        filling.is_of_command = true;
+                        self.commands.fills += 1;
+                    }
+                    self.brings_ahead = true;
+                    return Ok(Brought::Begun);
+                }
+                // Its frame is held by a program that does not answer: another one.
+                Prefetched::Started(_) => {}
+                Prefetched::Present => return Ok(Brought::Present),
+                Prefetched::Refused if self.leaving.is_empty() && self.fills.is_empty() => {
+                    return Err(CommandError::NoFrame { page });
+                }
+                Prefetched::Refused => {
+                    self.send_all_zaps();
+                    return Ok(Brought::Waits);
                 }
             }
         }
+        self.retry = true;
+        Ok(Brought::Waits)
     }
 
-    fn step(&mut self, bringing: &mut Bringing) -> Step {
-        while bringing.next < bringing.pages.end {
-            let page = bringing.next;
-            match if bringing.pins { self.pin_page(page) } else { self.prefetch_page(page) } {
-                Ok(Some(begun)) if begun || bringing.pins => bringing.report.done += 1,
-                Ok(Some(_)) => bringing.report.idle += 1,
-                Ok(None) => return Step::Waits,
-                Err(CommandError::NoFrame { .. }) if !bringing.pins => bringing.report.refused += 1,
-                Err(error) => {
-                    self.unpin(&(bringing.pages.start..page));
-                    return Step::Ended(Err(error));
-                }
-            }
-            bringing.next += 1;
-        }
-        while bringing.there < bringing.pages.end {
-            match self.cache.presence(bringing.there) {
-                Presence::Filling { .. } => return Step::Waits,
-                Presence::Absent if bringing.pins => {
-                    self.unpin(&bringing.pages.clone());
-                    return Step::Ended(Err(CommandError::Lost { page: bringing.there }));
-                }
-                _ => bringing.there += 1,
-            }
-        }
-        Step::Ended(Ok(bringing.report))
-    }
-
-    /// Begins to bring a page in: whether it had to; nothing if it has to be tried again.
-    fn prefetch_page(&mut self, page: u64) -> Result<Option<bool>, CommandError> {
-        match self.cache.prefetch(page) {
-            Prefetched::Started(fill) => {
-                self.brings_ahead = true;
-                self.begin(fill, None);
-            }
-            Prefetched::Present => return Ok(Some(false)),
-            Prefetched::Refused if self.leaving.is_empty() && self.fills.is_empty() => {
-                return Err(CommandError::NoFrame { page });
-            }
-            Prefetched::Refused => {
-                self.send_all_zaps();
-                return Ok(None);
-            }
-        }
-        Ok(Some(true))
-    }
-
-    fn pin_page(&mut self, page: u64) -> Result<Option<bool>, CommandError> {
-        match self.cache.pin(page) {
-            Ok(()) => Ok(Some(false)),
+    fn pin_page(&mut self, mapper: MapperId, page: u64) -> Result<Brought, CommandError> {
+        let brought = match self.cache.pin(page) {
+            Ok(()) => Brought::Present,
             Err(CacheError::NotResident { .. }) => match self.prefetch_page(page)? {
-                Some(begun) => {
+                Brought::Waits => return Ok(Brought::Waits),
+                brought => {
                     self.cache.pin(page)?;
-                    Ok(Some(begun))
+                    brought
                 }
-                None => Ok(None),
             },
-            Err(error) => Err(error.into()),
+            Err(error) => return Err(error.into()),
+        };
+        if let Presence::Filling { frame } = self.cache.presence(page)
+            && let Some(filling) = self.fills.get_mut(&frame)
+        {
+            filling.is_pinned = true;
         }
+        *self.commands.pins_of(mapper).entry(page).or_default() += 1;
+        Ok(brought)
     }
 }

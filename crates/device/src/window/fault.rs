@@ -4,6 +4,7 @@ use osier_cache::{Evicted, Fill, Op as CacheOp, Outcome as Asked, Prefetched, Pr
 use osier_flash::Nanos;
 use osier_flash::page::{Done, Outcome, Status};
 
+use super::control::PIECE_PAGES;
 use super::planted::Bug;
 use super::{Event, Mapped, MapperId, Misuse, Output, Resident, Window};
 
@@ -51,6 +52,10 @@ pub(super) struct Filling {
     /// What the flash said, once it did.
     read: Option<Done>,
     is_draining: bool,
+    /// A command began it, which is counted.
+    pub is_of_command: bool,
+    /// It was pinned meanwhile: its pins are those of the frame.
+    pub is_pinned: bool,
     /// When its bytes are in the frame: they are there already for whoever maps it then.
     due: Option<Nanos>,
     is_lost: bool,
@@ -112,24 +117,27 @@ impl<R: Resident> Window<R> {
 
     /// Asks the cache for a page; `false` means that it has to be asked again.
     fn ask(&mut self, fault: &Fault) -> bool {
-        // A single line: a store needs the rest of its page.
-        match self.cache.request(fault.page, CacheOp { is_write: fault.is_store, lines: 1 }) {
-            Asked::Hit { frame } => {
-                let mapped = &mut self.mapped[frame as usize];
-                mapped.by |= fault.mapper.bit();
-                mapped.is_dirty |= fault.is_store;
-                self.grant(fault, self.now);
+        // A frame may be held by a program that does not answer: then another one, but not all of them in one go.
+        for _ in 0..PIECE_PAGES {
+            // A single line: a store needs the rest of its page.
+            match self.cache.request(fault.page, CacheOp { is_write: fault.is_store, lines: 1 }) {
+                Asked::Hit { frame } => {
+                    let mapped = &mut self.mapped[frame as usize];
+                    mapped.by |= fault.mapper.bit();
+                    mapped.is_dirty |= fault.is_store;
+                    self.grant(fault, self.now);
+                }
+                Asked::Merged { frame } => self.join(frame, fault),
+                Asked::Miss(fill) if self.begin(fill, Some(fault)) => self.counts.misses += 1,
+                Asked::Miss(_) => continue,
+                Asked::Wait(_) => return false,
+                Asked::LogHit | Asked::Logged => unreachable!("a window has no write log"),
             }
-            Asked::Merged { frame } => self.join(frame, fault),
-            Asked::Miss(fill) => {
-                self.counts.misses += 1;
-                self.begin(fill, Some(fault));
-            }
-            Asked::Wait(_) => return false,
-            Asked::LogHit | Asked::Logged => unreachable!("a window has no write log"),
+            self.prefetch_wanted();
+            return true;
         }
-        self.prefetch_wanted();
-        true
+        self.retry = true;
+        false
     }
 
     fn prefetch_wanted(&mut self) {
@@ -144,19 +152,24 @@ impl<R: Resident> Window<R> {
             if self.fills.len() as u64 >= u64::from(self.fills_max) {
                 self.counts.prefetches_dropped += 1;
             } else if let Prefetched::Started(fill) = self.cache.prefetch(page) {
-                self.brings_ahead = true;
-                self.begin(fill, None);
+                self.brings_ahead |= self.begin(fill, None);
             }
         }
     }
 
-    /// The cache gave a frame to a page.
-    pub(super) fn begin(&mut self, fill: Fill, fault: Option<&Fault>) {
-        self.counts.fills += 1;
+    /// The cache gave a frame to a page. `false` if it will not have it, because the page that is to leave is mapped by
+    /// somebody who does not answer.
+    pub(super) fn begin(&mut self, fill: Fill, fault: Option<&Fault>) -> bool {
         let frame = fill.frame;
-        let filling = Filling { page: fill.page, waiters: fault.copied().into_iter().collect(), ..Filling::default() };
         // The frame's old page leaves with what is known of it, before the frame is the new one's.
         let was = std::mem::take(&mut self.mapped[frame as usize]);
+        if let Some(Evicted { page, .. }) = fill.evicted.filter(|_| self.is_stuck(&was)) {
+            self.leave(page, was, None, None);
+            self.cache.fill_failed(frame);
+            return false;
+        }
+        self.counts.fills += 1;
+        let filling = Filling { page: fill.page, waiters: fault.copied().into_iter().collect(), ..Filling::default() };
         self.fills.insert(frame, filling);
         if let Some(Evicted { page, .. }) = fill.evicted {
             let waits = !self.has_bug(Bug::AnswerBeforeLeft);
@@ -171,6 +184,38 @@ impl<R: Resident> Window<R> {
             self.queue.push_back(frame);
         } else {
             self.read(frame);
+        }
+        true
+    }
+
+    /// A fill waits for a frame that somebody does not give back: who waits for it asks again. Whether it was given up;
+    /// one that was pinned waits, for its pins are the frame's.
+    pub(super) fn give_up(&mut self, frame: u32) -> bool {
+        if self.fills.get(&frame).is_none_or(|filling| filling.is_pinned) {
+            return false;
+        }
+        let Some(filling) = self.fills.remove(&frame) else { return false };
+        let waited = self.queue.len();
+        self.queue.retain(|queued| *queued != frame);
+        if self.queue.len() == waited {
+            self.reads.retain(|_, read| *read != frame);
+            self.read_is_over();
+        }
+        if filling.is_of_command {
+            self.commands.fill_ended();
+        }
+        self.counts.fills_given_up += 1;
+        self.cache.fill_failed(frame);
+        self.blocked.extend(filling.waiters.into_iter().map(|fault| Blocked { fault }));
+        self.retry = true;
+        true
+    }
+
+    /// Another fill may be read.
+    fn read_is_over(&mut self) {
+        self.reading -= 1;
+        if let Some(next) = self.queue.pop_front() {
+            self.read(next);
         }
     }
 
@@ -322,20 +367,23 @@ impl<R: Resident> Window<R> {
     /// The page of a frame is resident, or lost.
     pub(super) fn arrived(&mut self, frame: u32) {
         let Some(filling) = self.fills.remove(&frame) else { unreachable!("a fill ends once") };
-        self.reading -= 1;
+        if filling.is_of_command {
+            self.commands.fill_ended();
+        }
         if filling.is_lost {
             self.counts.fills_failed += 1;
             self.cache.fill_failed(frame);
+            self.commands.page_lost(filling.page);
         } else {
             self.cache.fill_done(frame);
+            let cell = self.cell(filling.page);
+            self.map[cell] += 1;
             // Whether it is dirty when it leaves is found out after its zap: until then the cache takes it for dirty.
             let marked = self.cache.mark_dirty(filling.page);
             debug_assert!(marked.is_ok(), "the page has just become resident");
             self.mapped[frame as usize] = filling.mapped;
         }
-        if let Some(next) = self.queue.pop_front() {
-            self.read(next);
-        }
+        self.read_is_over();
         self.retry = true;
     }
 
@@ -348,7 +396,7 @@ impl<R: Resident> Window<R> {
                 self.blocked.push_back(blocked);
             }
         }
-        self.go_on_with_commands();
+        self.commands.changed();
         if !self.blocked.is_empty() {
             self.send_all_zaps();
         }

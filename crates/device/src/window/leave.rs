@@ -1,4 +1,8 @@
 //! Victims are unmapped everywhere, and written to the flash if they are dirty.
+//!
+//! A mapper that has not acknowledged for [`SILENT_NS`] is *silent*: stopped, most probably. Its pages stay where they
+//! are until it goes on, for nobody else can unmap them; but no fill waits for a frame of theirs as long as there is
+//! another.
 
 use std::collections::VecDeque;
 
@@ -14,6 +18,10 @@ pub const ZAP_PAGES_MAX: usize = 7;
 /// How long after a page found no room on the flash it is tried again: somebody has to make some.
 const SAVE_AGAIN_NS: u64 = 50_000_000;
 
+/// Who has not acknowledged for so long is not counted on: a program that runs takes microseconds, and a few
+/// milliseconds where it is woken late. To be wrong costs a fill that is begun again.
+pub const SILENT_NS: u64 = 50_000_000;
+
 /// A page that is leaving.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Leaving {
@@ -26,7 +34,7 @@ pub(super) struct Leaving {
     /// The frame whose fill waits for it.
     frame: Option<u32>,
     /// The command that evicts it.
-    command: Option<u32>,
+    command: Option<u64>,
 }
 
 /// What one mapper has to unmap.
@@ -36,11 +44,15 @@ pub(super) struct Zaps {
     pending: Vec<u64>,
     /// Asked for and not acknowledged, in order.
     asked: VecDeque<Vec<u64>>,
+    /// When the first of these was asked for, or the one before it acknowledged.
+    since: Nanos,
 }
 
 impl<R: Resident> Window<R> {
     /// A page has lost its frame, to that of a fill if there is one.
-    pub(super) fn leave(&mut self, page: u64, was: Mapped, frame: Option<u32>, command: Option<u32>) {
+    pub(super) fn leave(&mut self, page: u64, was: Mapped, frame: Option<u32>, command: Option<u64>) {
+        let cell = self.cell(page);
+        self.map[cell] -= 1;
         let Mapped { by, is_dirty, copy } = was;
         self.leaving.insert(page, Leaving { by, is_dirty, is_unmapped: false, copy, frame, command });
         if was.by == 0 {
@@ -57,6 +69,9 @@ impl<R: Resident> Window<R> {
     fn send_zaps(&mut self, mapper: MapperId) {
         let zaps = &mut self.zaps[usize::from(mapper.0)];
         let pending = std::mem::take(&mut zaps.pending);
+        if zaps.asked.is_empty() {
+            zaps.since = self.now;
+        }
         for pages in pending.chunks(ZAP_PAGES_MAX) {
             self.counts.zaps += pages.len() as u64;
             zaps.asked.push_back(pages.to_vec());
@@ -82,6 +97,8 @@ impl<R: Resident> Window<R> {
         self.advance(now);
         let zaps = self.zaps.get_mut(usize::from(mapper.0)).ok_or(Misuse::NotAttached(mapper))?;
         let pages = zaps.asked.pop_front().ok_or(Misuse::NothingToZap(mapper))?;
+        zaps.since = self.now;
+        self.silent &= !mapper.bit();
         for (index, page) in pages.into_iter().enumerate() {
             self.acknowledged(mapper, page, dirty >> index & 1 == 1);
         }
@@ -104,10 +121,46 @@ impl<R: Resident> Window<R> {
     /// A mapper is gone: what it was to unmap is unmapped, and counts as dirty.
     pub(super) fn abandon_zaps(&mut self, mapper: MapperId) {
         let zaps = std::mem::take(&mut self.zaps[usize::from(mapper.0)]);
+        self.silent &= !mapper.bit();
         let is_dirty = !self.has_bug(Bug::DeadMappersPagesAreClean);
         for page in zaps.asked.into_iter().flatten().chain(zaps.pending) {
             self.acknowledged(mapper, page, is_dirty);
         }
+    }
+
+    /// When the next mapper becomes silent, if somebody waits for frames meanwhile.
+    pub(super) fn next_silence(&self) -> u64 {
+        if self.zaps.iter().all(|zaps| zaps.asked.is_empty()) || !self.is_waited_for() {
+            return u64::MAX;
+        }
+        let talking = mappers(self.attached & !self.silent).map(|mapper| &self.zaps[usize::from(mapper.0)]);
+        talking.filter(|zaps| !zaps.asked.is_empty()).map(|zaps| zaps.since.0 + SILENT_NS).min().unwrap_or(u64::MAX)
+    }
+
+    /// Finds mappers that have become silent; fills that wait for a frame of theirs are begun again elsewhere.
+    pub(super) fn look_for_silence(&mut self) {
+        for mapper in mappers(self.attached & !self.silent) {
+            let zaps = &self.zaps[usize::from(mapper.0)];
+            if zaps.asked.is_empty() || self.now.0 < zaps.since.0 + SILENT_NS || self.has_bug(Bug::AwaitTheSilent) {
+                continue;
+            }
+            self.silent |= mapper.bit();
+            let waits = |leaving: &Leaving| leaving.frame.filter(|_| leaving.by & mapper.bit() != 0);
+            let stuck: Vec<(u64, u32)> =
+                self.leaving.iter().filter_map(|(page, leaving)| Some((*page, waits(leaving)?))).collect();
+            for (page, frame) in stuck {
+                if self.give_up(frame)
+                    && let Some(leaving) = self.leaving.get_mut(&page)
+                {
+                    leaving.frame = None;
+                }
+            }
+        }
+    }
+
+    /// Whether a page is mapped by somebody who does not answer.
+    pub(super) fn is_stuck(&self, mapped: &Mapped) -> bool {
+        mapped.by & self.silent != 0
     }
 
     /// Nobody maps a page that is leaving.

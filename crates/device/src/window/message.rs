@@ -2,27 +2,38 @@
 //!
 //! A *lane* carries one fault at a time. The mapper writes page and time into its line and then the fault's number;
 //! the device writes the answer into the other line and then the same number. Everything else goes over two rings of
-//! entries of eight words, whose first word has the kind in bits 56 to 62.
+//! entries of eight words, whose first word has the kind in bits 56 to 62. Before all that the device says who it is,
+//! or why it lets nobody in: a [`Welcome`].
 
 use std::ops::Range;
 
-use osier_cache::{CommandError as CacheError, POLICIES};
+use osier_cache::{CommandError as CacheError, POLICIES, ParameterValues, PolicyError, check_policy};
 
 use super::control::{CommandError, Report};
 use super::leave::ZAP_PAGES_MAX;
-use super::{Command, Grant};
+use super::{Command, Grant, WindowStats};
 
 /// An entry of a ring, or a line of a lane.
 pub type Words = [u64; 8];
 
 /// Version of what follows; both sides must have the same.
-pub const VERSION: u64 = 2;
+pub const VERSION: u64 = 3;
 /// Lanes of a mapper: faults that it may have under way.
 pub const LANES: usize = 64;
 /// Bytes of a lane: the mapper's line and the device's.
 pub const LANE_BYTES: u64 = 128;
 /// Entries of each ring.
 pub const RING_ENTRIES: usize = 1024;
+
+/// Parameters of a policy that an entry has room for.
+const PARAMETERS_MAX: usize = 5;
+
+/// Bytes of a [`Welcome`].
+pub const WELCOME_BYTES: usize = 128;
+/// Its first word.
+const GREETING: u64 = u64::from_le_bytes(*b"OSIRWIN1");
+/// Where its text begins.
+const TEXT_AT: usize = 48;
 
 const KIND_SHIFT: u32 = 56;
 const MORE_MASK: u64 = u8::MAX as u64;
@@ -36,6 +47,136 @@ const PIN: u64 = 6;
 const UNPIN: u64 = 7;
 const EVICT: u64 = 8;
 const POLICY: u64 = 9;
+
+/// What the device says to who attaches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Welcome {
+    /// Pages of the window.
+    pub pages: u64,
+    /// Frames of the cache.
+    pub frames: u64,
+    /// The device's name, or why it does not let the program in; cut to what there is room for.
+    pub text: Result<String, String>,
+}
+
+impl Welcome {
+    /// As bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; WELCOME_BYTES] {
+        let (status, text) = match &self.text {
+            Ok(name) => (0, name),
+            Err(why) => (1, why),
+        };
+        let room = text.len().min(WELCOME_BYTES - TEXT_AT);
+        let length = (0..=room).rev().find(|length| text.is_char_boundary(*length)).unwrap_or(0);
+        let mut bytes = [0; WELCOME_BYTES];
+        let words = [GREETING, VERSION, status, self.pages, self.frames, length as u64];
+        for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes[TEXT_AT..TEXT_AT + length].copy_from_slice(&text.as_bytes()[..length]);
+        bytes
+    }
+
+    /// From bytes; nothing if they are of something else, or of another version.
+    #[must_use]
+    pub fn decode(bytes: &[u8; WELCOME_BYTES]) -> Option<Welcome> {
+        let word =
+            |index: usize| bytes[index * 8..][..8].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+        if word(0) != GREETING || word(1) != VERSION {
+            return None;
+        }
+        let length = usize::try_from(word(5)).ok()?;
+        let text = bytes[TEXT_AT..].get(..length)?;
+        let text = String::from_utf8_lossy(text).into_owned();
+        let text = if word(2) == 0 { Ok(text) } else { Err(text) };
+        Some(Welcome { pages: word(3), frames: word(4), text })
+    }
+}
+
+/// Figures of the device that every program can read, about a millisecond old. Pages, unless a field says otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Faults of all programs.
+    pub faults: u64,
+    /// Of these, those that brought a page in from the flash.
+    pub misses: u64,
+    /// Pages that left the cache.
+    pub left: u64,
+    /// Of these, those that were dirty and were programmed.
+    pub left_dirty: u64,
+    /// Pages in the cache.
+    pub resident: u64,
+    /// Frames of the cache.
+    pub frames: u64,
+    /// Faults that found a page whose bytes the flash has lost.
+    pub lost: u64,
+    /// Pages that the host side programmed.
+    pub flash_written: u64,
+    /// Pages that collection moved.
+    pub flash_moved: u64,
+    /// Superblocks that were erased.
+    pub superblocks_erased: u64,
+    /// Faults that had to wait for a frame.
+    pub blocked: u64,
+    /// Dirty pages that the flash refused because it is worn out: lost.
+    pub dropped: u64,
+}
+
+/// Words of the figures.
+pub const FIGURES: usize = 12;
+
+impl Figures {
+    /// As the words that programs read.
+    #[must_use]
+    pub fn encode(&self) -> [u64; FIGURES] {
+        let Figures { faults, misses, left, left_dirty, resident, frames, .. } = *self;
+        let Figures { lost, flash_written, flash_moved, superblocks_erased, blocked, dropped, .. } = *self;
+        [
+            faults,
+            misses,
+            left,
+            left_dirty,
+            resident,
+            frames,
+            lost,
+            flash_written,
+            flash_moved,
+            superblocks_erased,
+            blocked,
+            dropped,
+        ]
+    }
+
+    /// From those words.
+    #[must_use]
+    pub fn decode(words: [u64; FIGURES]) -> Figures {
+        let [faults, misses, left, left_dirty, resident, frames, more @ ..] = words;
+        let [lost, flash_written, flash_moved, superblocks_erased, blocked, dropped] = more;
+        let own = Figures { faults, misses, left, left_dirty, resident, frames, ..Figures::default() };
+        Figures { lost, flash_written, flash_moved, superblocks_erased, blocked, dropped, ..own }
+    }
+}
+
+impl From<&WindowStats> for Figures {
+    fn from(stats: &WindowStats) -> Figures {
+        let WindowStats { counts, flash, resident, frames, .. } = stats;
+        Figures {
+            faults: counts.faults,
+            misses: counts.misses,
+            left: counts.left,
+            left_dirty: counts.left_dirty,
+            resident: *resident,
+            frames: *frames,
+            lost: counts.lost,
+            flash_written: flash.units_written,
+            flash_moved: flash.units_moved,
+            superblocks_erased: flash.superblocks_erased,
+            blocked: counts.blocked,
+            dropped: counts.dropped,
+        }
+    }
+}
 
 /// The mapper's line of a lane, beside the number in word 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -251,9 +392,11 @@ pub enum ToDevice {
 }
 
 impl ToDevice {
-    /// The entry; nothing for a policy that has no number.
-    #[must_use]
-    pub fn encode(&self) -> Option<Words> {
+    /// The entry.
+    ///
+    /// # Errors
+    /// A policy that there is not, or that cannot have these parameters.
+    pub fn encode(&self) -> Result<Words, PolicyError> {
         let mut words = [0; 8];
         let (kind, low) = match self {
             ToDevice::Acknowledge => (ACKNOWLEDGE, 0),
@@ -270,15 +413,13 @@ impl ToDevice {
                     Command::Prefetch(pages) | Command::Pin(pages) | Command::Unpin(pages) | Command::Evict(pages) => {
                         (words[1], words[2]) = (pages.start, pages.end);
                     }
-                    Command::Policy { name, .. } => {
-                        words[1] = POLICIES.iter().position(|policy| policy.name == name)? as u64;
-                    }
+                    Command::Policy { name, parameters } => encode_policy(&mut words, name, parameters)?,
                 }
                 (kind, u64::from(*tag))
             }
         };
         words[0] = kind << KIND_SHIFT | low;
-        Some(words)
+        Ok(words)
     }
 
     /// What an entry says; the tag of a command that is none, if it has one.
@@ -295,14 +436,35 @@ impl ToDevice {
             PIN => Command::Pin(pages),
             UNPIN => Command::Unpin(pages),
             EVICT => Command::Evict(pages),
-            POLICY => {
-                let policy = usize::try_from(words[1]).ok().and_then(|index| POLICIES.get(index)).ok_or(tag)?;
-                Command::Policy { name: policy.name.to_owned(), parameters: Default::default() }
-            }
+            POLICY => decode_policy(words).ok_or(tag)?,
             _ => return Err(tag),
         };
         Ok(ToDevice::Command(tag, command))
     }
+}
+
+/// A policy by its number, a bit for each parameter that is given, and their values, in the policy's order.
+fn encode_policy(words: &mut Words, name: &str, parameters: &ParameterValues) -> Result<(), PolicyError> {
+    let policy = check_policy(name, parameters)?;
+    words[1] = POLICIES.iter().take_while(|other| other.name != policy.name).count() as u64;
+    for (index, parameter) in policy.parameters.iter().enumerate() {
+        if let Some(value) = parameters.get(parameter.name) {
+            words[2] |= 1 << index;
+            words[3 + index] = *value;
+        }
+    }
+    Ok(())
+}
+
+fn decode_policy(words: &Words) -> Option<Command> {
+    let policy = POLICIES.get(usize::try_from(words[1]).ok()?)?;
+    if words[2] >> policy.parameters.len() != 0 {
+        return None;
+    }
+    let given =
+        policy.parameters.iter().take(PARAMETERS_MAX).enumerate().filter(|(index, _)| words[2] >> index & 1 == 1);
+    let parameters = given.map(|(index, parameter)| (parameter.name.to_owned(), words[3 + index])).collect();
+    Some(Command::Policy { name: policy.name.to_owned(), parameters })
 }
 
 #[cfg(test)]
@@ -325,9 +487,19 @@ mod tests {
         for message in dones.chain([ToMapper::Zap { count: 7, pages: [1, 2, 3, 4, 5, 6, u64::MAX] }]) {
             assert_eq!(ToMapper::decode(&message.encode()), Some(message));
         }
-        let policy = Command::Policy { name: "sieve".to_owned(), parameters: Default::default() };
-        let commands =
-            [Command::Prefetch(1..2), Command::Pin(3..4), Command::Unpin(5..6), Command::Evict(7..8), policy];
+        let policy = |word: &str| {
+            let (name, parameters) = osier_cache::parse_policy(word).unwrap();
+            Command::Policy { name: name.to_owned(), parameters }
+        };
+        let commands = [
+            Command::Prefetch(1..2),
+            Command::Pin(3..4),
+            Command::Unpin(5..6),
+            Command::Evict(7..8),
+            policy("sieve"),
+            policy("s3-fifo:ghost_permille=7"),
+            policy("s3-fifo:small_permille=1,ghost_permille=2,promote_uses=3"),
+        ];
         let commands = commands.into_iter().map(|command| ToDevice::Command(u32::MAX, command));
         for message in commands.chain([ToDevice::Detach, ToDevice::Acknowledge]) {
             let words = message.encode().unwrap();
@@ -343,7 +515,39 @@ mod tests {
     }
 
     #[test]
+    fn a_welcome_is_what_it_was_and_nothing_else_is_one() {
+        let long = "é".repeat(100);
+        for (text, kept) in [(Ok("cylon".to_owned()), 5), (Err("no room".to_owned()), 7), (Ok(long), 80)] {
+            let welcome = Welcome { pages: 3, frames: 2, text };
+            let found = Welcome::decode(&welcome.encode()).unwrap();
+            assert_eq!((found.pages, found.frames, found.text.is_ok()), (3, 2, welcome.text.is_ok()));
+            let (was, is) = (welcome.text.unwrap_or_else(|why| why), found.text.unwrap_or_else(|why| why));
+            assert!(was.starts_with(&is) && is.len() == kept, "{is}");
+        }
+        let mut bytes = Welcome { pages: 1, frames: 1, text: Ok(String::new()) }.encode();
+        bytes[40..48].fill(255);
+        assert_eq!(Welcome::decode(&bytes), None, "its text would reach beyond it");
+        bytes[8] ^= 1;
+        assert_eq!(Welcome::decode(&bytes), None, "another version");
+        assert_eq!(Welcome::decode(&[0; WELCOME_BYTES]), None);
+    }
+
+    #[test]
+    fn figures_are_what_they_were_and_policies_fit_into_an_entry() {
+        let words = std::array::from_fn(|index| index as u64 + 1);
+        assert_eq!(Figures::decode(words).encode(), words);
+        assert!(POLICIES.iter().all(|policy| policy.parameters.len() <= PARAMETERS_MAX));
+        for word in ["nonsense", "sieve:small_permille=3", "s3-fifo:small_permille=0"] {
+            let (name, parameters) = osier_cache::parse_policy(word).unwrap();
+            let expected = check_policy(name, &parameters).unwrap_err();
+            let command = Command::Policy { name: name.to_owned(), parameters };
+            assert_eq!(ToDevice::Command(1, command).encode(), Err(expected));
+        }
+    }
+
+    #[test]
     fn what_is_no_message_is_told_apart() {
+        assert_eq!(ToDevice::decode(&[POLICY << KIND_SHIFT | 3, 0, 1 << 5, 0, 0, 0, 0, 0]), Err(3));
         assert_eq!(ToDevice::decode(&[0; 8]), Err(0));
         assert_eq!(ToDevice::decode(&[POLICY << KIND_SHIFT | 3, 1 << 40, 0, 0, 0, 0, 0, 0]), Err(3));
         assert_eq!(ToMapper::decode(&[ZAP << KIND_SHIFT | 8, 0, 0, 0, 0, 0, 0, 0]), None);

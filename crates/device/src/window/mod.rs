@@ -11,7 +11,9 @@
 //! - [`leave`]: victims are unmapped everywhere, and written to the flash if they are dirty;
 //! - [`control`]: prefetch, pin, unpin, evict, policy;
 //! - [`media`]: the flash with the bytes of its pages;
-//! - [`message`]: what a mapper and the device say to each other.
+//! - [`message`]: what a mapper and the device say to each other;
+//! - [`request`]: what is said over the control socket;
+//! - [`histogram`]: how long faults took.
 //!
 //! Invariants:
 //! - a page is mapped by somebody only from the answer that grants it to the acknowledgement of its zap;
@@ -24,8 +26,10 @@
 //! Hits cross no modelled link, because nobody sees them; so a miss crosses an idle one.
 
 pub mod control;
+pub mod histogram;
 pub mod media;
 pub mod message;
+pub mod request;
 
 mod fault;
 mod leave;
@@ -61,6 +65,8 @@ pub use stats::{WindowCounts, WindowStats};
 pub const PAGE_BYTES: usize = osier_flash::BLOCK_BYTES as usize;
 /// Most mappers at a time, one bit each in a word.
 pub const MAPPERS_MAX: usize = 64;
+/// Parts of the window in which resident pages are counted.
+pub const MAP_CELLS: usize = 64;
 
 /// A process that maps the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -191,7 +197,12 @@ pub struct Window<R> {
     overhead: Overhead,
     pages: u64,
     fills_max: u32,
+    pinned_pages_max: u32,
     attached: u64,
+    /// Those that have not acknowledged for so long that nobody counts on their frames; see [`leave`].
+    silent: u64,
+    /// Resident pages in each of [`MAP_CELLS`] equal parts of the window.
+    map: [u64; MAP_CELLS],
     /// By frame.
     mapped: Vec<Mapped>,
     /// Pages on their way in, by frame.
@@ -306,7 +317,10 @@ impl<R: Resident> Window<R> {
             overhead: Overhead::of(config)?,
             pages: config.flash.ftl.logical_units,
             fills_max: cache.fills_max,
+            pinned_pages_max: cache.cache.pinned_pages_max,
             attached: 0,
+            silent: 0,
+            map: [0; MAP_CELLS],
             mapped: vec![Mapped::default(); frames],
             fills: BTreeMap::new(),
             reading: 0,
@@ -382,7 +396,8 @@ impl<R: Resident> Window<R> {
             mapped.by &= !mapper.bit();
             mapped.is_dirty |= is_dirty;
         }
-        self.commands.forget(mapper);
+        let keeps_pins = self.has_bug(Bug::KeepPinsOfTheGone);
+        self.commands.forget(mapper, keeps_pins);
         self.outputs.retain(|output| output.mapper() != mapper);
         self.abandon_zaps(mapper);
         self.retry_blocked();
@@ -392,6 +407,13 @@ impl<R: Resident> Window<R> {
     /// page at a time, because that may come at any moment: to be called again when what it gave has been done.
     pub fn poll(&mut self, now: Nanos, outputs: &mut Vec<Output>) {
         self.advance(now);
+        self.look_for_silence();
+        if self.retry {
+            self.retry_blocked();
+        }
+        if self.outputs.is_empty() {
+            self.go_on_with_commands();
+        }
         if self.outputs.is_empty() && !self.save_next() {
             self.reclaim();
         }
@@ -420,7 +442,10 @@ impl<R: Resident> Window<R> {
             None if self.unsaved.is_empty() => u64::MAX,
             None => self.now.0,
         };
-        let at = own.min(self.next_below()).min(save);
+        let is_waited_for = !self.blocked.is_empty() || self.commands.are_waiting();
+        let is_ready = self.commands.are_ready() || (self.retry && is_waited_for);
+        let own = if is_ready { self.now.0 } else { own };
+        let at = own.min(self.next_below()).min(save).min(self.next_silence());
         (at < u64::MAX).then_some(Nanos(at))
     }
 
@@ -435,7 +460,30 @@ impl<R: Resident> Window<R> {
     #[must_use]
     pub fn frames_used(&self) -> u64 {
         let resident = self.mapped.len() as u64;
-        resident.min(self.counts.fills - self.counts.fills_failed - self.counts.left)
+        resident.min(self.counts.fills - self.counts.fills_failed - self.counts.fills_given_up - self.counts.left)
+    }
+
+    /// Pages of a mapper that are pinned.
+    #[must_use]
+    pub fn pinned_by(&self, mapper: MapperId) -> u64 {
+        self.commands.pinned_by(mapper)
+    }
+
+    /// Whether a mapper has not unmapped what it was asked to for so long that nobody counts on those frames.
+    #[must_use]
+    pub fn is_silent(&self, mapper: MapperId) -> bool {
+        self.silent & mapper.bit() != 0
+    }
+
+    /// Resident pages in each of [`MAP_CELLS`] equal parts of the window.
+    #[must_use]
+    pub fn residency(&self) -> &[u64; MAP_CELLS] {
+        &self.map
+    }
+
+    /// The part of the window that a page lies in.
+    fn cell(&self, page: u64) -> usize {
+        (u128::from(page) * MAP_CELLS as u128 / u128::from(self.pages)) as usize
     }
 
     /// Power is lost: what was resident and what only waited is gone.

@@ -24,12 +24,18 @@ pub enum Bug {
     AheadTooEarly,
     /// A page that the store has no room for is taken for saved.
     ForgetUnsaved,
+    /// A command goes through all its pages before anything else is done.
+    RangeInOneGo,
+    /// What a mapper had pinned stays pinned when it has gone.
+    KeepPinsOfTheGone,
+    /// A fault waits for its frame however long a stopped mapper keeps it.
+    AwaitTheSilent,
 }
 
 impl Bug {
     /// All of them.
     #[cfg(any(test, feature = "planted"))]
-    pub const ALL: [Bug; 10] = [
+    pub const ALL: [Bug; 13] = [
         Bug::ForgetDirty,
         Bug::LastMapperDecides,
         Bug::LeaveAtFirstAck,
@@ -40,5 +46,8 @@ impl Bug {
         Bug::ForgetRefused,
         Bug::AheadTooEarly,
         Bug::ForgetUnsaved,
+        Bug::RangeInOneGo,
+        Bug::KeepPinsOfTheGone,
+        Bug::AwaitTheSilent,
     ];
 }

@@ -18,6 +18,8 @@ pub struct WindowCounts {
     pub fills: u64,
     /// Of these, those that failed because the flash had lost or refused the bytes.
     pub fills_failed: u64,
+    /// Of these, those that were begun again elsewhere, because a mapper did not give their frame back.
+    pub fills_given_up: u64,
     /// Faults answered with [`super::Grant::Lost`].
     pub lost: u64,
     /// Pages that a mapper was asked to unmap; of several mappers each counts.
@@ -30,6 +32,8 @@ pub struct WindowCounts {
     pub dropped: u64,
     /// Pages that were mapped with one that faulted before them.
     pub ahead: u64,
+    /// Pages that commands have gone through.
+    pub commanded: u64,
     /// Prefetches not begun because enough fills were under way.
     pub prefetches_dropped: u64,
 }

@@ -247,6 +247,12 @@ impl<M: PageMedia> PageFtl<M> {
         self.counters.map_slots_programmed += u64::from(copies);
     }
 
+    /// No checkpoint comes any more, and nothing else may happen that would let a flush be looked at again.
+    fn give_up_checkpoints(&mut self) {
+        self.checkpoints.give_up();
+        self.answer_flushes();
+    }
+
     /// Takes the checkpoint on, as far as it goes now.
     pub(crate) fn checkpoint(&mut self) {
         self.checkpoints.kick = false;
@@ -281,7 +287,7 @@ impl<M: PageMedia> PageFtl<M> {
         let mirror = Mirror::new(&self.stripes, |stripe| !self.is_dead(stripe));
         let mirror = if self.has_bug(PageBug::UnsealedRoot) { mirror } else { mirror.or_once(&self.sizes) };
         if mirror.records(&self.sizes) < self.sizes.area_records {
-            self.checkpoints.give_up();
+            self.give_up_checkpoints();
         }
         if self.checkpoints.is_given_up {
             return;
@@ -386,7 +392,7 @@ impl<M: PageMedia> PageFtl<M> {
             let records = trims.len().div_ceil(per_slot) + self.bad.table.len().div_ceil(per_slot) + 1;
             let end = checkpoints.mirrors[1 - checkpoints.current as usize].records(&self.sizes);
             if end.saturating_sub(checkpoints.target_record) < records as u32 {
-                self.checkpoints.give_up();
+                self.give_up_checkpoints();
                 return;
             }
         }

@@ -7,8 +7,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
 
 use osier_device::Nanos;
-use osier_device::window::message::{Ask, LANE_BYTES, LANES, RING_ENTRIES, Reply, ToMapper, Words};
-use osier_device::window::{Grant, MapperId, WindowStats, ZAP_PAGES_MAX};
+use osier_device::window::histogram::{Histogram, Measure};
+use osier_device::window::message::{Ask, FIGURES, Figures, LANE_BYTES, LANES, RING_ENTRIES, Reply, ToMapper, Words};
+use osier_device::window::{Grant, MapperId, ZAP_PAGES_MAX};
 use osier_pmr::words::Lines;
 use osier_pmr::{
     Consumer, DOORBELL_BYTES, Doorbell, Object, ObjectKind, PmrError, Producer, Region, Ring, RingError, SharedLines,
@@ -55,6 +56,10 @@ struct Zapped {
 /// See the module.
 pub(super) struct Mapper {
     pub id: MapperId,
+    /// The process that attached.
+    pub pid: i32,
+    /// It does not unmap what it was asked to, and that was said.
+    pub is_silent: bool,
     /// It said so, died, or said what nobody says in order.
     pub has_left: bool,
     lanes: SharedLines,
@@ -65,6 +70,8 @@ pub(super) struct Mapper {
     /// A bit for each lane whose fault is not answered.
     asked: u64,
     words: Object,
+    /// How long its faults took, as it counts them.
+    timing: Object,
     to_device: Consumer<SharedLines>,
     to_mapper: Producer<SharedLines>,
     /// Entries that the ring had no room for.
@@ -96,14 +103,19 @@ impl Mapper {
         let lanes = region.allocate("lanes", ObjectKind::RING, LANES as u64 * LANE_BYTES, 128)?;
         let bell = region.allocate("bell", ObjectKind::DOORBELL, DOORBELL_BYTES, 128)?;
         let words = region.allocate("words", ObjectKind::STATISTICS, 256, 128)?;
+        let timing = region.allocate("timing", ObjectKind::STATISTICS, Measure::BYTES, 128)?;
+        let (pidfd, pid) = peer_process(&socket)?;
         Ok(Mapper {
             id,
+            pid,
+            is_silent: false,
             has_left: false,
             lanes: SharedLines::new(&lanes, 0, LANES * 2),
             seen: [0; LANES],
             taken_ns: [0; LANES],
             asked: 0,
             words,
+            timing,
             to_device: ring(region, "to-device")?.consumer(),
             to_mapper: ring(region, "to-mapper")?.producer(),
             backlog: VecDeque::new(),
@@ -114,7 +126,7 @@ impl Mapper {
             page_map: None,
             is_unmapping: false,
             bell: Doorbell::new(&bell, 0),
-            pidfd: peer_pidfd(&socket)?,
+            pidfd,
             socket,
         })
     }
@@ -256,29 +268,19 @@ impl Mapper {
     }
 
     /// Writes the figures where the program reads them.
-    pub fn publish(&mut self, stats: &WindowStats) {
+    pub fn publish(&mut self, figures: &Figures) {
         // SAFETY: a plain call.
         let processor = unsafe { libc::sched_getcpu() };
         self.words.word64(PROCESSOR_AT).store(u64::try_from(processor + 1).unwrap_or(0), Ordering::Relaxed);
-        let counts = &stats.counts;
-        let words = [
-            counts.faults,
-            counts.misses,
-            counts.left,
-            counts.left_dirty,
-            stats.resident,
-            stats.frames,
-            counts.lost,
-            stats.flash.units_written,
-            stats.flash.units_moved,
-            stats.flash.superblocks_erased,
-            counts.blocked,
-            counts.dropped,
-        ];
-        const { assert!(FIGURES_AT + 12 * 8 <= HELPS_AT) };
-        for (index, word) in (0..).zip(words) {
+        const { assert!(FIGURES_AT + FIGURES as u64 * 8 <= HELPS_AT) };
+        for (index, word) in (0..).zip(figures.encode()) {
             self.words.word64(FIGURES_AT + index * 8).store(word, Ordering::Relaxed);
         }
+    }
+
+    /// How long its faults took, as it says.
+    pub fn timing(&self, measure: Measure) -> Histogram {
+        Histogram::read(|index| self.timing.word64(measure.offset() + index * 8).load(Ordering::Relaxed))
     }
 }
 
@@ -286,39 +288,28 @@ fn is_end(message: &ToMapper) -> bool {
     matches!(message, ToMapper::Done { .. })
 }
 
-/// The process at the other end of a socket.
-fn peer_pidfd(socket: &UnixStream) -> io::Result<OwnedFd> {
-    let mut fd: libc::c_int = -1;
-    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+/// A value of a socket that says who is at its other end.
+fn peer<T>(socket: &UnixStream, option: libc::c_int, mut value: T) -> io::Result<T> {
+    let mut length = size_of::<T>() as libc::socklen_t;
     // SAFETY: both pointers are to live, writable values of the stated length.
     let got = unsafe {
-        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PEERPIDFD, (&raw mut fd).cast(), &raw mut length)
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, (&raw mut value).cast(), &raw mut length)
     };
-    if got == 0 {
-        // SAFETY: the descriptor is new and owned by nobody else.
-        return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
-    }
-    // Before Linux 6.5 by its number, which the kernel does not give to another while the socket's creator lives.
-    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: as above.
-    let got = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut peer).cast(),
-            &raw mut length,
-        )
+    if got == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The process at the other end of a socket, and its number.
+fn peer_process(socket: &UnixStream) -> io::Result<(OwnedFd, i32)> {
+    let libc::ucred { pid, .. } = peer(socket, libc::SO_PEERCRED, libc::ucred { pid: 0, uid: 0, gid: 0 })?;
+    let fd = match peer::<libc::c_int>(socket, SO_PEERPIDFD, -1) {
+        Ok(fd) => fd,
+        // Before Linux 6.5 by its number, which the kernel does not give to another while the socket's creator lives.
+        // SAFETY: a plain call.
+        Err(_) => unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) as i32 },
     };
-    if got != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: a plain call.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, peer.pid, 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: the descriptor is new and owned by nobody else.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+    Ok((unsafe { OwnedFd::from_raw_fd(fd) }, pid))
 }

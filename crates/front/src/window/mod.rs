@@ -4,8 +4,12 @@
 //! Invariants:
 //! - the core runs in this process alone; a program that is killed, at whatever store, leaves it whole;
 //! - what comes from a program is copied once and then checked; one that says what nobody says in order is detached;
-//! - a program is dead when the kernel says so (pidfd), never by a time-out.
+//! - a program is dead when the kernel says so (pidfd), never by a time-out;
+//! - what comes over the control socket is done for the *operator*, a mapper that maps nothing and never ends: it
+//!   attaches before anybody else, so that its pins last as long as the device.
 
+mod control;
+mod live;
 mod mapper;
 mod memory;
 mod pagemap;
@@ -21,10 +25,14 @@ use std::time::Duration;
 
 use osier_device::Nanos;
 use osier_device::model::{ModelConfig, ModelError};
-use osier_device::window::message::{Ask, Refusal, ToDevice, ToMapper, VERSION};
-use osier_device::window::{ByteMedia, Fault, MapperId, Misuse, Output, Reserve, Window};
+use osier_device::window::histogram::{Histogram, Measure};
+use osier_device::window::message::{Ask, Figures, Refusal, ToDevice, ToMapper, WELCOME_BYTES, Welcome};
+use osier_device::window::request::{Answer, Request};
+use osier_device::window::{ByteMedia, CommandError, Fault, MapperId, Misuse, Output, Reserve, Window};
 use osier_pmr::{Backing, Doorbell, ObjectKind, PmrError, Region, WaitPolicy, Waiter, pass};
 
+use control::Controls;
+pub use live::{Durations, FlashState, Live, Program};
 use mapper::{AttachError, Mapper};
 pub use memory::{Memory, MemoryError};
 pub use store::FileStore;
@@ -35,10 +43,6 @@ const LOOK_NS: u64 = 1_000_000;
 const ACCEPTS_PER_LOOK: usize = 8;
 /// Entries taken from one mapper's ring before faults are looked for, and the others get their turn.
 const ENTRIES_PER_TURN: usize = 8;
-/// The first word of what a program is greeted with.
-const GREETING: u64 = u64::from_le_bytes(*b"OSIRWIN1");
-/// Bytes of a greeting: six words and the device's name, or why it refuses.
-const WELCOME_BYTES: usize = 128;
 /// Bytes of a region for a mapper, and for the device's bell.
 const SEGMENT_BYTES: u64 = 1 << 20;
 const BELL_BYTES: u64 = 64 << 10;
@@ -46,7 +50,7 @@ const BELL_BYTES: u64 = 64 << 10;
 /// How a window is served.
 #[derive(Debug, Clone)]
 pub struct ServeOptions {
-    /// Where programs attach.
+    /// Where programs attach. The control socket is beside it, with `.control` after its name.
     pub socket: PathBuf,
     /// The device's name, for messages.
     pub name: String,
@@ -66,6 +70,9 @@ pub enum ServeError {
     /// The device cannot have a window.
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// The window lets nobody attach.
+    #[error("the control socket cannot be served: {0}")]
+    Operator(String),
     /// No shared memory.
     #[error(transparent)]
     Memory(#[from] MemoryError),
@@ -101,6 +108,12 @@ pub struct Server {
     frames: u64,
     listener: UnixListener,
     socket: PathBuf,
+    controls: Controls,
+    /// For whom it is done what comes over the control socket.
+    operator: MapperId,
+    /// Of programs that have gone.
+    latency: Histogram,
+    lateness: Histogram,
     bell_region: Region,
     bell: Doorbell,
     own_pidfd: OwnedFd,
@@ -130,11 +143,19 @@ impl Server {
     pub fn with_media(config: &ModelConfig, options: &ServeOptions, media: ByteMedia) -> Result<Server, ServeError> {
         let pages = config.flash.ftl.logical_units;
         let memory = Memory::new(pages, options.idle_bytes_max)?;
-        let window = Window::with_media(config, options.reserve, options.seed, memory, media)?;
+        let mut window = Window::with_media(config, options.reserve, options.seed, memory, media)?;
+        let operator = window.attach().map_err(|misuse| ServeError::Operator(misuse.to_string()))?;
         let bell_region = Region::create(&Backing::Memfd, BELL_BYTES, [0; 16])?;
         let bell = bell_region.allocate("bell", ObjectKind::DOORBELL, osier_pmr::DOORBELL_BYTES, 128)?;
         let listener = listen(&options.socket)?;
+        let mut control = options.socket.clone().into_os_string();
+        control.push(".control");
+        let controls = Controls::new(listen(control.as_ref())?, control.into());
         Ok(Server {
+            controls,
+            operator,
+            latency: Histogram::default(),
+            lateness: Histogram::default(),
             frames: window.stats().frames,
             window,
             name: options.name.clone(),
@@ -161,6 +182,43 @@ impl Server {
     /// The device's core, for whoever damages it on purpose.
     pub fn window_mut(&mut self) -> &mut Window<Memory> {
         &mut self.window
+    }
+
+    /// How long faults took and how late they were, of all programs that there ever were.
+    #[must_use]
+    pub fn timing(&self) -> [Histogram; 2] {
+        let (mut latency, mut lateness) = (self.latency.clone(), self.lateness.clone());
+        for mapper in &self.mappers {
+            latency.merge(&mapper.timing(Measure::Latency));
+            lateness.merge(&mapper.timing(Measure::Lateness));
+        }
+        [latency, lateness]
+    }
+
+    /// What it does now.
+    #[must_use]
+    pub fn live(&self) -> Live {
+        let [latency, lateness] = self.timing();
+        let durations = |mapper: &Mapper, measure| {
+            let buckets = Vec::new();
+            Durations { buckets, ..Durations::from(&mapper.timing(measure)) }
+        };
+        let program = |mapper: &Mapper| Program {
+            pid: mapper.pid,
+            pinned_pages: self.window.pinned_by(mapper.id),
+            is_silent: self.window.is_silent(mapper.id),
+            latency: durations(mapper, Measure::Latency),
+            lateness: durations(mapper, Measure::Lateness),
+        };
+        Live {
+            device: self.name.clone(),
+            at_ns: clock().0,
+            pinned_by_control: self.window.pinned_by(self.operator),
+            latency: Durations::from(&latency),
+            lateness: Durations::from(&lateness),
+            programs: self.mappers.iter().map(program).collect(),
+            ..Live::of(&self.window.stats(), self.window.pages(), self.window.residency())
+        }
     }
 
     /// Serves until `stop` is set.
@@ -268,13 +326,20 @@ impl Server {
             has_done |= matches!(output, Output::Done { .. });
             let (Output::Answer { mapper: id, .. } | Output::Zap { mapper: id, .. } | Output::Done { mapper: id, .. }) =
                 output;
+            if let Output::Done { mapper, tag, result, .. } = &output
+                && *mapper == self.operator
+            {
+                let error = |error: &CommandError| Answer::Error(error.to_string());
+                self.controls.answer(*tag, &result.as_ref().map_or_else(error, |report| Answer::Ended(*report)));
+                continue;
+            }
             // It may just have gone.
             let Some(mapper) = self.mappers.iter_mut().find(|mapper| mapper.id == id) else { continue };
             match output {
                 Output::Answer { lane, due, grant, more, .. } => mapper.answer(lane, due, grant, more, answered),
                 Output::Zap { pages, known, .. } => mapper.zap(&pages, known),
                 Output::Done { tag, result, .. } => {
-                    mapper.publish(&self.window.stats());
+                    mapper.publish(&Figures::from(&self.window.stats()));
                     mapper.send(&ToMapper::Done { tag, result: result.as_ref().copied().map_err(Refusal::from) });
                 }
             }
@@ -311,9 +376,18 @@ impl Server {
             tracing::error!(%error, "pages wait that have to be written; programs that need their frames wait too");
         }
         self.is_stalled = stalled.is_some();
-        let stats = self.window.stats();
+        self.take_requests(now);
+        let figures = Figures::from(&self.window.stats());
         for mapper in &mut self.mappers {
-            mapper.publish(&stats);
+            mapper.publish(&figures);
+            let is_silent = self.window.is_silent(mapper.id);
+            if is_silent && !mapper.is_silent {
+                tracing::warn!(
+                    pid = mapper.pid,
+                    "a program does not give pages back; is it stopped? others do without"
+                );
+            }
+            mapper.is_silent = is_silent;
             mapper.take_page_map();
             let is_unmapping = std::mem::take(&mut mapper.is_unmapping);
             mapper.flush(!is_unmapping);
@@ -325,7 +399,29 @@ impl Server {
             tracing::debug!(mapper = id.0, "a mapper has gone");
             self.window.detach(now, id);
         }
+        for mapper in self.mappers.iter().filter(|mapper| mapper.has_left) {
+            self.latency.merge(&mapper.timing(Measure::Latency));
+            self.lateness.merge(&mapper.timing(Measure::Lateness));
+        }
         self.mappers.retain(|mapper| !mapper.has_left);
+    }
+
+    /// Takes what is asked over the control socket.
+    fn take_requests(&mut self, now: Nanos) {
+        for (tag, request) in self.controls.look() {
+            match request {
+                Request::Stats => {
+                    let json = serde_json::to_string(&self.live());
+                    let error = |error: serde_json::Error| Answer::Error(error.to_string());
+                    self.controls.answer(tag, &json.map_or_else(error, Answer::Stats));
+                }
+                Request::Command(command) => {
+                    if let Err(misuse) = self.window.command(now, self.operator, tag, command) {
+                        self.controls.answer(tag, &Answer::Error(misuse.to_string()));
+                    }
+                }
+            }
+        }
     }
 
     /// Lets a program in, or says why not. What it does wrong is no error of the device.
@@ -333,7 +429,7 @@ impl Server {
         let id = match self.window.attach() {
             Ok(id) => id,
             Err(misuse @ (Misuse::TooMany | Misuse::NotAttached(_) | Misuse::NothingToZap(_))) => {
-                let _ = pass::send(&socket, &self.greeting(1, &misuse.to_string()), &[]);
+                let _ = pass::send(&socket, &self.welcome_of(Err(misuse.to_string())), &[]);
                 return;
             }
         };
@@ -349,24 +445,15 @@ impl Server {
         let name = self.name.clone();
         let fds = [self.window.resident().as_fd(), region.as_fd(), self.bell_region.as_fd(), self.own_pidfd.as_fd()];
         // What it passes on is looked for now and then; nobody waits for it.
-        let sent = pass::send(mapper.socket(), &self.greeting(0, &name), &fds);
+        let sent = pass::send(mapper.socket(), &self.welcome_of(Ok(name)), &fds);
         if sent.and_then(|()| mapper.socket().set_nonblocking(true)).is_err() {
             return self.window.detach(clock(), id);
         }
         self.mappers.push(mapper);
     }
 
-    fn greeting(&self, status: u64, text: &str) -> [u8; WELCOME_BYTES] {
-        let mut bytes = [0; WELCOME_BYTES];
-        let words = [GREETING, VERSION, status, self.window.pages(), self.frames];
-        for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
-            place.copy_from_slice(&word.to_le_bytes());
-        }
-        let room = WELCOME_BYTES - 48;
-        let length = (0..=text.len().min(room)).rev().find(|length| text.is_char_boundary(*length)).unwrap_or(0);
-        bytes[40..48].copy_from_slice(&(length as u64).to_le_bytes());
-        bytes[48..48 + length].copy_from_slice(&text.as_bytes()[..length]);
-        bytes
+    fn welcome_of(&self, text: Result<String, String>) -> [u8; WELCOME_BYTES] {
+        Welcome { pages: self.window.pages(), frames: self.frames, text }.encode()
     }
 }
 

@@ -15,11 +15,14 @@ mod present;
 mod tests;
 
 use std::fmt;
+use std::io::Read;
 
 use osier_device::profile::{line_at, table_at};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use toml::Spanned;
+
+use crate::trace::{Remap, Speed};
 
 pub use figures::{FIGURES, Figure, figure_names, figures};
 pub use present::{to_csv, to_report};
@@ -28,6 +31,8 @@ pub use present::{to_csv, to_report};
 pub const AXES_MAX: usize = 16;
 /// Most values of an axis.
 pub const VALUES_MAX: usize = 10_000;
+/// Most requests of a trace that are under way.
+const DEPTH_MAX: u32 = 65_536;
 /// Most points of a sweep.
 pub const POINTS_MAX: u64 = 1_000_000;
 
@@ -40,7 +45,7 @@ pub struct Sweep {
     pub profile: String,
     /// What is changed in it for every point, as keys and TOML values.
     pub set: Vec<(String, Value)>,
-    /// Workloads: names of built-in ones, or paths.
+    /// Workloads: names of built-in ones, or paths of descriptions and of traces.
     pub workloads: Vec<String>,
     /// Seeds of what is random.
     pub seeds: Vec<u64>,
@@ -66,6 +71,46 @@ pub struct RunOptions {
     pub warm_up_requests: Option<u64>,
     /// Most requests that are counted.
     pub requests_max: Option<u64>,
+    /// Addresses beyond the capacity: `refuse`, `modulo` or `compact`; refused if not given.
+    #[serde(default, deserialize_with = "remap")]
+    pub addresses: Option<Remap>,
+    /// How traces are replayed; at the speed of their times if not given.
+    pub traces: Option<Replay>,
+}
+
+/// `run.traces`: how traces are replayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Replay {
+    /// Times are forgotten, and so many requests are under way.
+    Depth(u32),
+    /// Times are multiplied by so many thousandths.
+    TimePermille(u32),
+}
+
+impl Replay {
+    /// The same for a reader of traces.
+    #[must_use]
+    pub fn speed(self) -> Speed {
+        match self {
+            Replay::Depth(depth) => Speed::Closed { depth },
+            Replay::TimePermille(numerator) => Speed::Scaled { numerator, denominator: 1000 },
+        }
+    }
+}
+
+fn remap<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Remap>, D::Error> {
+    let word = String::deserialize(deserializer)?;
+    let known = Remap::ALL.map(Remap::name);
+    let found = Remap::ALL.into_iter().find(|remap| remap.name() == word);
+    let refused = || serde::de::Error::custom(format!("addresses is `{word}`; choose of {}", known.join(", ")));
+    found.map(Some).ok_or_else(refused)
+}
+
+/// Whether a workload's word is the path of a trace.
+#[must_use]
+pub fn is_trace(word: &str) -> bool {
+    word.contains('/') && !word.ends_with(".toml")
 }
 
 /// How a device is filled.
@@ -240,6 +285,7 @@ impl Sweep {
             let is_known = known.contains(&column.as_str());
             if is_known { Ok(()) } else { Err(format!("is no figure; choose of {}", known.join(", "))) }
         })?;
+        let run_at = file.run.as_ref().map_or(0, |run| run.span().start);
         let sweep = Sweep {
             description: file.description,
             profile: file.profile,
@@ -250,6 +296,9 @@ impl Sweep {
             columns,
             axes: axes(file.axis, text)?,
         };
+        if sweep.run.traces.is_some() && !sweep.workloads.iter().any(|word| is_trace(word)) {
+            return fault(run_at, "run.traces", "says how traces are replayed, and no workload is the path of one");
+        }
         let places = sweep.axes.iter().map(|axis| axis.values.len()).chain([sweep.workloads.len(), sweep.seeds.len()]);
         let points = places.map(|count| count as u64).fold(1, u64::saturating_mul);
         if points > POINTS_MAX {
@@ -314,6 +363,20 @@ pub fn digest<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
         hash.update((part.len() as u64).to_le_bytes());
         hash.update(part);
     }
+    hex(hash)
+}
+
+/// The same of one part that is too long to be held.
+///
+/// # Errors
+/// What the reader says.
+pub fn digest_of(mut part: impl Read) -> std::io::Result<String> {
+    let mut hash = Sha256::new();
+    std::io::copy(&mut part, &mut hash)?;
+    Ok(hex(hash))
+}
+
+fn hex(hash: Sha256) -> String {
     hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -352,7 +415,13 @@ fn run_options(run: Option<Spanned<RunOptions>>) -> Result<RunOptions, Fault> {
     if run.fill_permille.is_some() != run.fill_pattern.is_some() {
         return fault(at, "run.fill_permille", "and run.fill_pattern belong together; give both, or neither");
     }
-    Ok(run)
+    match run.traces {
+        Some(Replay::Depth(depth)) if !(1..=DEPTH_MAX).contains(&depth) => {
+            fault(at, "run.traces.depth", format!("is {depth}; it must be 1 to {DEPTH_MAX}"))
+        }
+        Some(Replay::TimePermille(0)) => fault(at, "run.traces.time_permille", "is 0; it must be at least 1"),
+        _ => Ok(run),
+    }
 }
 
 /// The values of nested tables under dotted keys, in the order of the keys.

@@ -1,6 +1,6 @@
 //! Pointers followed, and memory scanned, in a window across the size of its cache, in real time.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -22,14 +22,10 @@ const WORDS_PER_LINE: usize = 8;
 const WORDS_PER_PAGE: usize = 512;
 const LINES_PER_PAGE: u64 = 64;
 /// Rounds of a scan that are measured.
-const ROUNDS: u64 = 2;
-/// One thread stands for the many that were measured: those kept the device busy with misses, and so do others that ask
-/// for so many pages at a time ahead of the scan, at most so far ahead.
-const FETCHERS: usize = 2;
-const FETCH_PAGES: u64 = 24;
-const AHEAD_PAGES: u64 = 96;
-/// How long who is far enough ahead lets the scan go on.
-const FETCHER_WAIT: Duration = Duration::from_micros(20);
+const ROUNDS: usize = 2;
+/// What the device brings in ahead of a scan. One thread stands for the many that were measured: those kept the device
+/// busy with misses, and so do pages that are brought in ahead.
+const AHEAD: [&str; 2] = ["cache.prefetch=\"next-n\"", "cache.prefetch_parameters={degree=8,tagged=1}"];
 /// The device's figures are at most about a millisecond old.
 const STATS_AGE: Duration = Duration::from_millis(5);
 
@@ -74,7 +70,9 @@ pub fn run(args: &Setup, (loads, seed): (u64, u64), stop: &StopFlag) -> Result<V
         device.stop()?;
         live.x_e5 = x;
         live.hit_ppm_expected = cylon_latency::hit_ppm_expected(shape, pages);
-        let device = Device::start(args)?;
+        let mut ahead = args.clone();
+        ahead.set.extend(AHEAD.map(str::to_owned));
+        let device = Device::start(&ahead)?;
         let window = device.open()?;
         live.scan_bytes_per_second = scan(&window, pages)?;
         live.scan_kept = Kept::of(&window);
@@ -166,70 +164,25 @@ fn chase(window: &Window, pages: u64, (loads, seed): (u64, u64)) -> Result<Live>
     })
 }
 
-/// Loads every word of the working set in order, round and round, while others ask for pages ahead; bytes a second.
+/// Loads every word of the working set in order, round and round; bytes a second.
 fn scan(window: &Window, pages: u64) -> Result<u64> {
-    fill(window.words(), pages);
-    let progress = Progress { pages, at: AtomicU64::new(0), next: AtomicU64::new(0), is_over: AtomicBool::new(false) };
-    let seconds = std::thread::scope(|scope| {
-        for _ in 0..FETCHERS {
-            scope.spawn(|| progress.fetch(window));
-        }
-        let seconds = progress.rounds(window.words());
-        progress.is_over.store(true, Ordering::Relaxed);
-        seconds
-    })?;
+    let words = window.words();
+    fill(words, pages);
+    let lines = pages * LINES_PER_PAGE;
+    let sum_wanted = lines * (lines - 1) / 2;
+    let round = || -> Result<f64> {
+        let began = Instant::now();
+        let words = words[..pages as usize * WORDS_PER_PAGE].iter();
+        let sum = words.fold(0, |sum: u64, word| sum.wrapping_add(word.load(Ordering::Relaxed)));
+        if sum == sum_wanted { Ok(began.elapsed().as_secs_f64()) } else { Err(wrong(sum_wanted, sum)) }
+    };
+    // One round until the cache has settled.
+    round()?;
+    let mut seconds = 0.0;
+    for _ in 0..ROUNDS {
+        seconds += round()?;
+    }
     Ok((ROUNDS as f64 * (pages * PAGE_BYTES) as f64 / seconds) as u64)
-}
-
-/// A scan and those who run ahead of it. Pages are counted on from round to round.
-struct Progress {
-    pages: u64,
-    at: AtomicU64,
-    /// What nobody has asked for yet.
-    next: AtomicU64,
-    is_over: AtomicBool,
-}
-
-impl Progress {
-    /// The seconds of the rounds that count.
-    fn rounds(&self, words: &[AtomicU64]) -> Result<f64> {
-        let lines = self.pages * LINES_PER_PAGE;
-        let sum_wanted = lines * (lines - 1) / 2;
-        let mut seconds = 0.0;
-        // One round until the cache has settled.
-        for round in 0..=ROUNDS {
-            let (began, mut sum) = (Instant::now(), 0_u64);
-            for (page, words) in words.chunks_exact(WORDS_PER_PAGE).take(self.pages as usize).enumerate() {
-                self.at.store(round * self.pages + page as u64, Ordering::Relaxed);
-                sum = words.iter().fold(sum, |sum, word| sum.wrapping_add(word.load(Ordering::Relaxed)));
-            }
-            if sum != sum_wanted {
-                return Err(wrong(sum_wanted, sum));
-            }
-            seconds += if round > 0 { began.elapsed().as_secs_f64() } else { 0.0 };
-        }
-        Ok(seconds)
-    }
-
-    /// Asks for pages ahead of the scan, until it is over.
-    fn fetch(&self, window: &Window) {
-        loop {
-            let first = self.next.fetch_add(FETCH_PAGES, Ordering::Relaxed);
-            while first > self.at.load(Ordering::Relaxed) + AHEAD_PAGES {
-                if self.is_over.load(Ordering::Relaxed) {
-                    return;
-                }
-                std::thread::sleep(FETCHER_WAIT);
-            }
-            let begin = first % self.pages;
-            let end = (begin + FETCH_PAGES).min(self.pages);
-            // A device that has died says so to the scan.
-            let is_late = first + FETCH_PAGES <= self.at.load(Ordering::Relaxed);
-            if self.is_over.load(Ordering::Relaxed) || (!is_late && window.prefetch(begin..end).is_err()) {
-                return;
-            }
-        }
-    }
 }
 
 fn wrong(wanted: u64, found: u64) -> anyhow::Error {

@@ -191,7 +191,7 @@ impl From<&Histogram> for Counts {
             p50_ns: histogram.quantile_ns(500),
             p99_ns: histogram.quantile_ns(990),
             max_ns: histogram.max_ns(),
-            buckets: histogram.buckets().collect(),
+            buckets: histogram.buckets(),
         }
     }
 }

@@ -262,8 +262,8 @@ fn finish(
 /// What the runs in real time assume.
 const REAL_TIME: [&str; 4] = [
     "One thread follows the pointers; a clock is read around each load, and what hits costs what this machine's memory costs.",
-    "One thread scans, and two others ask for pages at most 96 ahead of it: that keeps the device as busy as the 64 threads \
-     that were measured. In the cache a scan is this machine's memory, and says nothing of the device.",
+    "One thread scans, and the device brings in the next eight pages, in place of the 64 threads that were measured. In the cache \
+     a scan is this machine's memory, and says nothing of the device.",
     "The cache is scaled down, to the size above from 48 GB; the times of the device are not.",
     "Nothing is fitted in real time: the profile is the one of the virtual time above.",
 ];

@@ -1,15 +1,19 @@
 //! One point of a sweep: the device, the workload and the run.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::path::Path;
+use std::time::SystemTime;
 
 use anyhow::{Context as _, Result};
 use osier_device::{Profile, ProfileError};
 use osier_flash::page::FillPattern;
 use osier_sim::run::{FillMethod, Limits, Load, Options, Precondition, WarmUp, simulate_with};
-use osier_sim::sweep::{Fill, Point, RunOptions, Sweep, Value, figures};
+use osier_sim::sweep::{Fill, Point, Replay, RunOptions, Sweep, Value, digest_of, figures, is_trace};
+use osier_sim::trace::{Remap, Speed, TraceReader};
 use osier_sim::workload::{Workload, WorkloadError};
 
+use crate::commands::trace::{Bytes, open_strictly};
 use crate::exit::{Exit, Failure};
 use crate::policies::Policies;
 use crate::profiles;
@@ -18,13 +22,29 @@ use crate::profiles;
 pub struct Inputs {
     profile_name: String,
     profile_text: String,
-    /// Their texts by the names in the sweep.
-    workloads: BTreeMap<String, String>,
+    /// By their words in the sweep.
+    workloads: BTreeMap<String, Asked>,
     columns: Vec<String>,
     run: RunOptions,
     policies: Policies,
     /// The eviction policies that are modules, in the order of their words.
     modules: Vec<Vec<u8>>,
+}
+
+/// What is asked of the device.
+enum Asked {
+    /// The text of a description.
+    Description(String),
+    Trace(Trace),
+}
+
+/// A trace, which each point reads anew.
+struct Trace {
+    path: String,
+    /// Names its bytes.
+    digest: String,
+    /// What its file shows when it changes.
+    state: (u64, Option<SystemTime>),
 }
 
 /// What the keys of the workload begin with; all others are the profile's.
@@ -69,13 +89,19 @@ impl Inputs {
     /// A key that is wrong is wrong for every point; whether its values go together, each point shows.
     fn check_keys(&self, name: &str, sweep: &Sweep) -> Result<()> {
         let refused = |set: &[(String, Value)]| {
-            let of_workload = |word: &String| match self.workload(word, set) {
-                Err(error @ WorkloadError::Override { .. }) => Some(error.to_string()),
-                _ => None,
+            let of_workload = |(word, asked): (&String, &Asked)| match asked {
+                Asked::Description(text) => match workload(word, text, set) {
+                    Err(error @ WorkloadError::Override { .. }) => Some(error.to_string()),
+                    _ => None,
+                },
+                Asked::Trace(_) => {
+                    let (key, _) = set.iter().find(|(key, _)| key.starts_with(WORKLOAD))?;
+                    Some(format!("{word} is a trace, which has no {key}"))
+                }
             };
             match self.profile(set) {
                 Err(error @ ProfileError::Override { .. }) => Some(error.to_string()),
-                _ => self.workloads.keys().find_map(of_workload),
+                _ => self.workloads.iter().find_map(of_workload),
             }
         };
         if let Some(error) = refused(&sweep.set) {
@@ -101,7 +127,10 @@ impl Inputs {
 
     /// Everything that the results depend on beside the sweep's own text.
     pub fn texts(&self) -> impl Iterator<Item = &[u8]> {
-        let workloads = self.workloads.values().map(String::as_bytes);
+        let workloads = self.workloads.values().map(|asked| match asked {
+            Asked::Description(text) => text.as_bytes(),
+            Asked::Trace(trace) => trace.digest.as_bytes(),
+        });
         let modules = self.modules.iter().map(Vec::as_slice);
         std::iter::once(self.profile_text.as_bytes()).chain(workloads).chain(modules)
     }
@@ -112,23 +141,28 @@ impl Inputs {
         Profile::parse_with(&self.profile_name, &self.profile_text, &set)
     }
 
-    fn workload(&self, word: &str, set: &[(String, Value)]) -> Result<Workload, WorkloadError> {
-        let of_workload = set.iter().filter_map(|(key, value)| Some((key.strip_prefix(WORKLOAD)?, value)));
-        let set: Vec<(String, toml::Value)> =
-            of_workload.map(|(key, value)| (key.to_owned(), value.to_toml())).collect();
-        Workload::parse_with(word, &self.workloads[word], &set)
-    }
-
     /// Runs a point, and gives its columns.
     ///
     /// # Errors
     /// Why it cannot be run, in one line.
     pub fn figures(&self, point: &Point) -> Result<Vec<Option<u64>>, String> {
         let profile = self.profile(&point.set).map_err(one_line)?;
-        let workload = self.workload(&point.workload, &point.set).map_err(one_line)?;
-        let load = Load::Workload { name: &point.workload, workload: &workload };
+        let name = point.workload.as_str();
         let make_policy = |cache: &_, seed| self.policies.make(cache, seed);
-        let report = simulate_with(&make_policy, &profile, load, &self.options(point), &mut ()).map_err(one_line)?;
+        let simulate = |load: Load<'_>| {
+            simulate_with(&make_policy, &profile, load, &self.options(point), &mut ()).map_err(one_line)
+        };
+        let report = match &self.workloads[name] {
+            Asked::Description(text) => {
+                let workload = workload(name, text, &point.set).map_err(one_line)?;
+                simulate(Load::Workload { name, workload: &workload })
+            }
+            Asked::Trace(trace) => {
+                let mut reader = trace.open().map_err(|error| one_line(format_args!("{error:#}")))?;
+                let speed = self.run.traces.map_or(Speed::Scaled { numerator: 1, denominator: 1 }, Replay::speed);
+                simulate(Load::Trace { name, reader: &mut reader, speed })
+            }
+        }?;
         Ok(figures(&self.columns, &report))
     }
 
@@ -152,7 +186,7 @@ impl Inputs {
                 requests_max: self.run.requests_max,
                 duration_ns: None,
             },
-            ..Options::default()
+            addresses: self.run.addresses.unwrap_or(Remap::Refuse),
         }
     }
 }
@@ -170,24 +204,51 @@ fn is_path(word: &str) -> bool {
     word.contains('/') || word.ends_with(".toml") || word.ends_with(".wasm")
 }
 
-/// The text of a workload that is sound.
-fn find_workload(directory: &Path, word: &str) -> Result<String> {
+fn workload(word: &str, text: &str, set: &[(String, Value)]) -> Result<Workload, WorkloadError> {
+    let of_workload = set.iter().filter_map(|(key, value)| Some((key.strip_prefix(WORKLOAD)?, value)));
+    let set: Vec<(String, toml::Value)> = of_workload.map(|(key, value)| (key.to_owned(), value.to_toml())).collect();
+    Workload::parse_with(word, text, &set)
+}
+
+/// A workload that is sound, or a trace whose beginning is.
+fn find_workload(directory: &Path, word: &str) -> Result<Asked> {
     let refuse = |text: String| Failure::new(Exit::BadInput, text);
-    if is_path(word) && !word.ends_with(".toml") {
-        let text = format!(
-            "{word} is no workload of a sweep: choose built-in ones ({}) or descriptions, whose names end in .toml; \
-             `osier sim` replays a trace, with `--set` for the keys of the profile",
-            Workload::built_in_names().collect::<Vec<_>>().join(", ")
-        );
-        return Err(refuse(text).into());
+    if is_trace(word) {
+        return Trace::find(from(directory, word)).map(Asked::Trace);
     }
     if !is_path(word) {
         Workload::built_in(word).map_err(|error| refuse(error.to_string()))?;
-        return Ok(Workload::built_in_text(word).unwrap_or_default().to_owned());
+        return Ok(Asked::Description(Workload::built_in_text(word).unwrap_or_default().to_owned()));
     }
     let path = from(directory, word);
     let text = std::fs::read_to_string(&path)
         .map_err(|cause| refuse(format!("reading the workload {path} failed: {cause}; name another file")))?;
     Workload::parse(&path, &text).map_err(|error| refuse(error.to_string()))?;
-    Ok(text)
+    Ok(Asked::Description(text))
+}
+
+impl Trace {
+    fn find(path: String) -> Result<Trace> {
+        let failed = |cause| {
+            Failure::new(Exit::BadInput, format!("reading the trace {path} failed: {cause}; name another file"))
+        };
+        let file = File::open(&path).map_err(failed)?;
+        let state = state(&file).map_err(failed)?;
+        let digest = digest_of(file).map_err(failed)?;
+        let trace = Trace { path, digest, state };
+        trace.open()?;
+        Ok(trace)
+    }
+
+    /// A line that is left out of one point and not of another would be seen nowhere, so there must be no bad one.
+    fn open(&self) -> Result<TraceReader<Bytes>> {
+        let opened = open_strictly(&self.path)?;
+        let is_same = File::open(&self.path).and_then(|file| state(&file)).is_ok_and(|state| state == self.state);
+        anyhow::ensure!(is_same, "the trace {} has changed since the sweep began; begin anew", self.path);
+        Ok(opened.reader)
+    }
+}
+
+fn state(file: &File) -> std::io::Result<(u64, Option<SystemTime>)> {
+    file.metadata().map(|metadata| (metadata.len(), metadata.modified().ok()))
 }

@@ -222,6 +222,13 @@ impl HowArgs {
     }
 }
 
+/// Opens a trace whose format its content shows, and in which no line may be bad.
+pub fn open_strictly(trace: &str) -> Result<Opened> {
+    let event = EventArg(BlkEvent::default());
+    let how = HowArgs { format: None, strict: true, event, instructions: false, hashed_objects: false };
+    how.open(trace).map(|(_, opened)| opened)
+}
+
 /// A trace that was opened.
 pub struct Opened {
     /// Its name in errors.

@@ -268,6 +268,66 @@ fn blocks_go_bad_spares_run_out_and_nothing_is_lost_before_the_device_is_read_on
     ftl.audit().unwrap();
 }
 
+/// Blocks fail so often that collection loses the superblocks that it copies to, or was about to win.
+#[test]
+fn no_write_waits_for_superblocks_that_were_retired() {
+    let mut rng = Rng::new(9);
+    for seed in 0..1000 {
+        let shape = Shape { blocks_per_plane: 12 + rng.below(50) as u32, ..ONE_DIE };
+        let mut config = config(shape, params(1));
+        config.ftl.spare_blocks_per_plane = rng.below(3) as u32;
+        config.ftl.streams = [Streams::Shared, Streams::Separate, Streams::HotCold][rng.below(3) as usize];
+        config.ftl.checkpoint_superblocks = rng.below(2) as u32;
+        config.errors.program_fail_ppm = 100_000;
+        config.errors.erase_fail_ppm = 10_000 + rng.below(90_001) as u32;
+        config.ftl.logical_units = (config.logical_units_max() * (20 + rng.below(81))).div_ceil(100);
+        let mut ftl = PageFtl::new(&config, seed).unwrap();
+        let mut now = Nanos::ZERO;
+        while !ftl.stats().is_read_only {
+            match ftl.write(now, rng.below(config.ftl.logical_units), 1, 0) {
+                // Panics when nothing is under way that the write could wait for.
+                Ok(outcome) => _ = wait(&mut ftl, &mut now, outcome),
+                Err(refused) => assert_eq!(refused, Refused::ReadOnly),
+            }
+        }
+    }
+}
+
+#[test]
+fn flushes_are_answered_whenever_all_dies_die() {
+    let mut answers = [0; 2];
+    for seed in 0..500 {
+        let mut rng = Rng::new(seed);
+        let shape = Shape { channels: 1 + rng.below(3) as u32, ..ONE_DIE };
+        let mut config = config(shape, params(1));
+        config.ftl.checkpoint_superblocks = 1 + rng.below(2) as u32;
+        config.ftl.logical_units = config.logical_units_max();
+        let mut ftl = PageFtl::new(&config, seed).unwrap();
+        let (mut now, mut dead) = (Nanos::ZERO, 0);
+        while dead < shape.channels || rng.below(4) > 0 {
+            let lpn = rng.below(config.ftl.logical_units);
+            match rng.below(12) {
+                0 if dead < shape.channels => {
+                    ftl.lose_die(now, dead, None);
+                    dead += 1;
+                }
+                1 | 2 => _ = ftl.trim(now, lpn, 1),
+                3 | 4 => _ = ftl.flush(now),
+                5 => now = ftl.next_event().map_or(now, |at| at.max(now)),
+                _ => _ = ftl.write(now, lpn, 1, 0),
+            }
+        }
+        let flush = ftl.flush(now).unwrap();
+        // Panics when nothing is under way that the flush could wait for.
+        match wait(&mut ftl, &mut now, flush).status {
+            Status::Ok => answers[0] += 1,
+            Status::ReadOnly => answers[1] += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(answers.iter().all(|&count| count > 20), "{answers:?}");
+}
+
 #[test]
 fn static_wear_levelling_keeps_cold_superblocks_in_turn() {
     let spread = |spread_max| {
