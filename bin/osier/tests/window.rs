@@ -283,6 +283,21 @@ fn a_program_whose_device_is_killed_gets_sigbus_and_a_message() {
 }
 
 #[test]
+fn a_device_that_nobody_listens_to_serves_on() {
+    if !may_handle_faults() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = serve(&directory.path().join("s"), 64, 8);
+    // Each program that comes and goes is told of.
+    command.env("OSIER_LOG", "trace");
+    let (device, words) = Device::listen(command, directory);
+    drop(words);
+    (0..3).for_each(|_| _ = device.expect(&[], &["/bin/true"]));
+    assert!(device.stop()["faults"].as_u64().unwrap() > 0);
+}
+
+#[test]
 fn what_a_run_cannot_have_is_said() {
     if !may_handle_faults() {
         return;

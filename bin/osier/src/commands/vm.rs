@@ -135,7 +135,7 @@ pub fn run(args: &VmArgs, context: &Context) -> Result<Exit> {
         children: false,
         stand_in: Some(StandIn { fd, window_bytes: offer.bytes }),
     };
-    eprintln!(
+    crate::output::tell!(
         "osier vm: {} of the window of {} {}; {why}",
         format_bytes(bytes),
         offer.device,

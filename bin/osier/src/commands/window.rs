@@ -210,7 +210,7 @@ fn serve(args: &ServeArgs, context: &Context) -> Result<Exit> {
     let stop = signals::stop_flag()?;
     let stats = server.window().stats();
     let [window, cache] = [server.window().pages(), stats.frames].map(|pages| format_bytes(pages * PAGE));
-    eprintln!("osier: a window of {window} with a cache of {cache} at {}", args.socket.display());
+    crate::output::tell!("osier: a window of {window} with a cache of {cache} at {}", args.socket.display());
     server.run(&stop.shared());
     let report = Report::new(&server);
     if context.json {

@@ -78,7 +78,7 @@ pub fn run(args: &Setup, (loads, seed): (u64, u64), stop: &StopFlag) -> Result<V
         live.scan_kept = Kept::of(&window);
         drop(window);
         device.stop()?;
-        eprintln!("osier: {}.{:02} of the cache in real time", x / 100_000, x / 1000 % 100);
+        crate::output::tell!("osier: {}.{:02} of the cache in real time", x / 100_000, x / 1000 % 100);
         all.push(live);
     }
     Ok(all)

@@ -207,7 +207,7 @@ pub fn run(args: &GraphArgs, stop: &StopFlag) -> Result<Graphs> {
             return Err(Failure::new(Exit::Failure, "interrupted; nothing was written").into());
         }
         sizes.push(run_size(&setup, scale, args)?);
-        eprintln!("osier: a graph of 2^{scale} vertices");
+        crate::output::tell!("osier: a graph of 2^{scale} vertices");
     }
     let (seed, iterations) = (args.seed, args.iterations);
     Ok(Graphs { experiment: "cylon-graph", device: setup, seed, iterations, assumed: ASSUMED, sizes })

@@ -161,7 +161,7 @@ fn write_files(out: &Path, files: [(&str, String); 3]) -> Result<()> {
 fn thermal(args: &ThermalArgs, context: &Context) -> Result<Exit> {
     let params = ThermalParams { seconds: args.seconds, seed: args.seed, ..ThermalParams::default() };
     make_directory(&args.out)?;
-    let report = thermal::run(&params, thermal::CASES, &mut |case| eprintln!("osier: {} ...", case.label))?;
+    let report = thermal::run(&params, thermal::CASES, &mut |case| crate::output::tell!("osier: {} ...", case.label))?;
     let page = report.to_report().to_html();
     let files = [("thermal.csv", report.to_csv()), ("thermal.svg", report.to_svg()), ("thermal.html", page)];
     write_files(&args.out, files)?;
@@ -190,7 +190,7 @@ fn cylon_eviction(args: &CylonArgs, context: &Context) -> Result<Exit> {
     let ended = workers::run(jobs, &stop, &cases, work, |_, cell: Result<cylon::Cell, CylonError>| {
         cells.push(cell?);
         let done = cells.last().map(|cell| cell.case.label()).unwrap_or_default();
-        eprintln!("osier: {done} ({} of {})", cells.len(), cases.len());
+        crate::output::tell!("osier: {done} ({} of {})", cells.len(), cases.len());
         Ok(())
     })?;
     if ended == Ended::Stopped {
@@ -222,7 +222,7 @@ fn cmm_h(args: &CmmHArgs, context: &Context) -> Result<Exit> {
     let work = |case: &cmm_h::Case| cmm_h::run_case(&params, *case);
     let ended = workers::run(jobs, &stop, &cases, work, |_, outcome: Result<cmm_h::Outcome, CmmHError>| {
         let outcome = outcome?;
-        eprintln!("osier: {} ({} of {})", outcome.case.label(), outcomes.len() + 1, cases.len());
+        crate::output::tell!("osier: {} ({} of {})", outcome.case.label(), outcomes.len() + 1, cases.len());
         outcomes.push(outcome);
         Ok(())
     })?;
@@ -334,7 +334,7 @@ fn latency_model(args: &LatencyArgs, params: CmmHParams, stop: &signals::StopFla
     let work = |case: &cylon_latency::Case| cylon_latency::run_case(&params, *case).map(|outcome| (*case, outcome));
     let ended = workers::run(jobs, stop, &cases, work, |_, outcome| {
         let (case, outcome) = outcome?;
-        eprintln!("osier: {} ({} of {})", case.label(), outcomes.len() + 1, cases.len());
+        crate::output::tell!("osier: {} ({} of {})", case.label(), outcomes.len() + 1, cases.len());
         outcomes.push(outcome);
         Ok(())
     })?;

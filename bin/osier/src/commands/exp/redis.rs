@@ -107,7 +107,7 @@ pub fn run(args: &RedisArgs, stop: &StopFlag) -> Result<Served> {
             return Err(Failure::new(Exit::Failure, "interrupted; nothing was written").into());
         }
         sizes.push(run_size(&server, &setup, x, args)?);
-        eprintln!("osier: values of {}.{:02} of the cache", x / 100, x % 100);
+        crate::output::tell!("osier: values of {}.{:02} of the cache", x / 100, x % 100);
     }
     Ok(Served { experiment: "cylon-redis", device: setup, seed: args.seed, assumed: ASSUMED, sizes })
 }

@@ -86,7 +86,7 @@ pub fn run(args: &StreamArgs, stop: &StopFlag) -> Result<Streamed> {
             return Err(Failure::new(Exit::Failure, "interrupted; nothing was written").into());
         }
         sizes.push(run_size(&setup, x, args.rounds)?);
-        eprintln!("osier: arrays of {}.{:02} of the cache", x / 100, x % 100);
+        crate::output::tell!("osier: arrays of {}.{:02} of the cache", x / 100, x % 100);
     }
     let rounds = args.rounds;
     Ok(Streamed { experiment: "stream", device: setup, rounds, kernels: KERNELS, assumed: ASSUMED, sizes })
