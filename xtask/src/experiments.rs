@@ -1,5 +1,5 @@
-//! The experiments of the memory window as benchmarks: what was measured on hardware and published of an emulator, beside
-//! the model in virtual time and the window in real time.
+//! The experiments of the memory window as benchmarks: what was measured on hardware and published of an emulator,
+//! beside the model in virtual time and the window in real time.
 
 use std::process::{Command, ExitCode, Stdio};
 

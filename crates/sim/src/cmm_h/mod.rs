@@ -294,8 +294,8 @@ impl Watch for Collected {
     }
 }
 
-/// Pages of a working set of `x` hundred-thousandths of the cache. They are 2, 4, 8 … GB for a cache of 48, which the file
-/// rounds to hundredths of the cache.
+/// Pages of a working set of `x` hundred-thousandths of the cache. They are 2, 4, 8 … GB for a cache of 48, which the
+/// file rounds to hundredths of the cache.
 #[must_use]
 pub fn working_set_pages(x: u64, cache_pages: u64) -> u64 {
     let twenty_fourths = (x * 24 + 50_000) / 100_000;

@@ -29,8 +29,8 @@ fn working_sets_are_what_the_rounded_ratios_stand_for() {
 }
 
 /// The residual is part of the profile: whoever changes one of its values sees here what it does to the other points.
-/// Bandwidths that something was fitted to are within 8 % of what was measured, those that follow within 15 %, and so are
-/// the latencies that follow but for six: those of the host at both ends of what hits, and that of a page type.
+/// Bandwidths that something was fitted to are within 8 % of what was measured, those that follow within 15 %, and so
+/// are the latencies that follow but for six: those of the host at both ends of what hits, and that of a page type.
 #[test]
 fn what_follows_is_within_the_aim() {
     const BEYOND: [u64; 6] = [5_000, 10_000, 90_000, 95_000, 99_500, 99_950];
@@ -46,8 +46,8 @@ fn what_follows_is_within_the_aim() {
         assert!(is_beyond || row.difference_permille().abs() <= aim, "{row:?}{text}");
     }
     assert!(report.within_aim() >= (17, 23), "{:?}{text}", report.within_aim());
-    // LRU keeps nothing of a loop that is larger than what it has to hold it, but for what threads that drift apart share:
-    // so its bandwidth hardly falls any more with the working set. The measured one falls by a quarter.
+    // LRU keeps nothing of a loop that is larger than what it has to hold it, but for what threads that drift apart
+    // share: so its bandwidth hardly falls any more with the working set. The measured one falls by a quarter.
     let [second, last] = [5, 6].map(|point| report.outcome_of(point, "lru"));
     let fewest = second.miss_ppm.min(last.miss_ppm);
     assert!(fewest >= 950_000, "{fewest} of a million pages missed{text}");

@@ -104,8 +104,8 @@ fn shape(args: &Setup) -> Result<Shape> {
     Ok(shape)
 }
 
-/// Each line has its number in its first word, so that the next address is not known before the load is done, and a load
-/// of another line's bytes is seen.
+/// Each line has its number in its first word, so that the next address is not known before the load is done, and a
+/// load of another line's bytes is seen.
 fn fill(words: &[AtomicU64], pages: u64) {
     for line in 0..pages * LINES_PER_PAGE {
         words[line as usize * WORDS_PER_LINE].store(line, Ordering::Relaxed);

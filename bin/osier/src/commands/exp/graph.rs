@@ -1,5 +1,5 @@
-//! PageRank over a Kronecker graph that lies in a window, as in the graph experiment of Cylon (Figure 9), and the same in
-//! ordinary memory.
+//! PageRank over a Kronecker graph that lies in a window, as in the graph experiment of Cylon (Figure 9), and the same
+//! in ordinary memory.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -105,8 +105,8 @@ fn edge(scale: u32, rng: &mut Rng) -> (u64, u64) {
     })
 }
 
-/// PageRank by pulling, over a graph that is copied to `memory` with all that it computes. The order of the sums is fixed,
-/// so that two memories give the same bits.
+/// PageRank by pulling, over a graph that is copied to `memory` with all that it computes. The order of the sums is
+/// fixed, so that two memories give the same bits.
 struct PageRank<'a> {
     offsets: &'a [AtomicU64],
     neighbours: &'a [AtomicU64],

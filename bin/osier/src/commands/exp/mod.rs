@@ -105,7 +105,8 @@ pub struct LatencyArgs {
     #[arg(long)]
     real_time: bool,
     /// Loads of each chase in real time
-    #[arg(long, default_value_t = 30_000, requires = "real_time", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    #[arg(long, default_value_t = 30_000, requires = "real_time")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     loads: u64,
     /// Where the CSV, the SVG and the HTML page go
     #[arg(long, default_value = "osier-cylon-latency", value_name = "DIR")]
