@@ -138,12 +138,12 @@ impl<'a> Arrays<'a> {
         }
         let mut best = [f64::MAX; 4];
         for round in 0..rounds {
-            for kernel in 0..KERNELS.len() {
+            for (kernel, best) in best.iter_mut().enumerate() {
                 let began = Instant::now();
                 self.kernel(kernel);
                 let seconds = began.elapsed().as_secs_f64();
                 if round > 0 {
-                    best[kernel] = best[kernel].min(seconds);
+                    *best = best.min(seconds);
                 }
             }
         }
