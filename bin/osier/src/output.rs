@@ -7,7 +7,8 @@ use serde::Serialize;
 /// Between two columns.
 const GAP: &str = "  ";
 
-/// Prints a line to standard error. Whoever read it may have gone: what serves others goes on, where `eprintln!` panics.
+/// Prints a line to standard error. Whoever read it may have gone: what serves others goes on then, and does not panic
+/// as `eprintln!` does.
 macro_rules! tell {
     ($($part:tt)*) => {{
         use std::io::Write as _;

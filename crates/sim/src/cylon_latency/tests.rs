@@ -35,10 +35,10 @@ fn at_both_ends_the_closed_form_is_plain() {
 /// quickest sense, and a load that hits what the profile was fitted to.
 #[test]
 fn a_chase_hits_as_often_as_the_cache_is_large() {
-    for index in 0..WORKING_SETS.len() {
+    for (index, size) in WORKING_SETS.iter().enumerate() {
         let chase = chase(&QUICK, index).unwrap();
         let off = chase.hit_ppm.abs_diff(chase.hit_ppm_expected);
-        assert!(off <= 12_000, "{}: {} hits, {} expected", WORKING_SETS[index], chase.hit_ppm, chase.hit_ppm_expected);
+        assert!(off <= 12_000, "{size}: {} hits, {} expected", chase.hit_ppm, chase.hit_ppm_expected);
         assert_eq!(chase.loads, LOADS);
         // A little below the share of hits is a hit, a little above a miss.
         let hits = chase.hit_ppm as u32;
