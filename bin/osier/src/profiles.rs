@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use anyhow::Context as _;
 use osier_device::Profile;
 use osier_flash::Ftl;
 use osier_image::ProfileText;
@@ -15,17 +14,10 @@ use crate::exit::{Exit, Failure};
 /// # Errors
 /// When the file cannot be read, or the profile is unknown or refused.
 pub fn find(word: &str) -> anyhow::Result<(ProfileText, Profile)> {
-    if is_path(word) {
-        let text = std::fs::read_to_string(Path::new(word)).map_err(|cause| {
-            Failure::new(Exit::BadInput, format!("reading the profile {word} failed: {cause}; name another file"))
-        })?;
-        let profile = parse(word, &text)?;
-        return Ok((ProfileText { name: profile.device.name.clone(), text }, profile));
-    }
-    let refuse = |error: osier_device::ProfileError| Failure::new(Exit::BadInput, error.to_string());
-    let profile = Profile::built_in(word).map_err(refuse)?;
-    let text = Profile::built_in_text(word).context("a built-in profile has a text")?.to_owned();
-    Ok((ProfileText { name: word.to_owned(), text }, profile))
+    let (name, text) = text(word)?;
+    let profile = with(&name, &text, &[])?;
+    let name = if is_path(word) { profile.device.name.clone() } else { name };
+    Ok((ProfileText { name, text }, profile))
 }
 
 /// The same, with some of its keys set otherwise.
@@ -33,12 +25,32 @@ pub fn find(word: &str) -> anyhow::Result<(ProfileText, Profile)> {
 /// # Errors
 /// As [`find`], and when a key is unknown or a value cannot be.
 pub fn find_with(word: &str, set: &[(String, toml::Value)]) -> anyhow::Result<Profile> {
-    let (text, profile) = find(word)?;
-    if set.is_empty() {
-        return Ok(profile);
+    let (name, text) = text(word)?;
+    with(&name, &text, set)
+}
+
+/// What a profile is called in messages, its name or its path, and its text.
+///
+/// # Errors
+/// When the file cannot be read, or there is no such profile.
+pub fn text(word: &str) -> anyhow::Result<(String, String)> {
+    if is_path(word) {
+        let text = std::fs::read_to_string(Path::new(word)).map_err(|cause| {
+            Failure::new(Exit::BadInput, format!("reading the profile {word} failed: {cause}; name another file"))
+        })?;
+        return Ok((word.to_owned(), text));
     }
-    let name = if is_path(word) { word } else { text.name.as_str() };
-    Profile::parse_with(name, &text.text, set).map_err(|error| Failure::new(Exit::BadInput, error.to_string()).into())
+    let unknown = || osier_device::ProfileError::UnknownName { name: word.to_owned() };
+    let text = Profile::built_in_text(word).ok_or_else(|| Failure::new(Exit::BadInput, unknown().to_string()))?;
+    Ok((word.to_owned(), text.to_owned()))
+}
+
+/// A profile from its text, with some of its keys set otherwise.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn with(name: &str, text: &str, set: &[(String, toml::Value)]) -> anyhow::Result<Profile> {
+    Profile::parse_with(name, text, set).map_err(|error| Failure::new(Exit::BadInput, error.to_string()).into())
 }
 
 fn is_path(word: &str) -> bool {
@@ -57,8 +69,4 @@ pub fn check(name: &str, text: &str) -> Result<(), String> {
 pub fn logical_blocks_max(profile: &Profile) -> u64 {
     // A profile that was parsed has a possible array; of an impossible one nothing could be promised.
     Ftl::logical_blocks_max(&profile.geometry(), &profile.ftl_params(true, false)).unwrap_or(0)
-}
-
-fn parse(name: &str, text: &str) -> Result<Profile, Failure> {
-    Profile::parse(name, text).map_err(|error| Failure::new(Exit::BadInput, error.to_string()))
 }

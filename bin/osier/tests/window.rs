@@ -446,3 +446,81 @@ fn a_program_in_c_uses_each_command() {
     assert!(status.success(), "{status}: {err}");
     assert!(out.contains("pages programmed"), "{out}");
 }
+
+/// What a replay of a recording says, with its code.
+fn replay(recording: &Path, code: i32) -> Value {
+    let mut command = osier();
+    let (status, out, err) = finish({
+        command.args(["--json", "replay"]).arg(recording);
+        command
+    });
+    assert_eq!(status.code(), Some(code), "{out}\n{err}");
+    serde_json::from_str(&out).unwrap()
+}
+
+/// A program that uses each command, then two at a time: one with several threads, and one that is killed.
+fn keep_busy(device: &Device, python: &str, counter: &Path) {
+    let threads = "import threading\nb=[bytearray(1<<20) for _ in range(24)]\ndef work(x):\n  for _ in range(20): x[3::4096]=b'z'*256\n\
+                   for t in [threading.Thread(target=work,args=(x,)) for x in b]: t.start()\n";
+    let endless = "b=[bytearray(1<<20) for _ in range(24)]\nprint('it begins', flush=True)\nwhile True:\n  for x in b: x[7::4096]=b'z'*256";
+    let mut command = Command::new(counter);
+    command.arg(device.socket()).env("LD_LIBRARY_PATH", builds());
+    let (status, _, err) = finish(command);
+    assert!(status.success(), "{err}");
+    let mut first = device.run(&[], &[python, "-c", threads]).stderr(Stdio::null()).spawn().unwrap();
+    let mut second = device.run(&[], &[python, "-c", endless]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(second.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    second.kill().unwrap();
+    second.wait().unwrap();
+    assert!(await_end(&mut first).success());
+}
+
+#[test]
+fn a_run_of_programs_replays_in_virtual_time() {
+    if !may_handle_faults() {
+        return;
+    }
+    let Some(python) = installed("python3") else { return };
+    let home = tempfile::tempdir().unwrap();
+    let (recording, counter) = (home.path().join("recording"), home.path().join("counter"));
+    let options = ["--record-core", recording.to_str().unwrap(), "--record-core-wait"];
+    let more =
+        ["--set", "cache.pinned_pages_max=16", "--set", "cache.prefetch=next-n", "--set", "cache.eviction=s3-fifo"];
+    let (include, libraries) = (root().join("crates/capi/include"), builds());
+    let links = ["-I", include.to_str().unwrap(), "-L", libraries.to_str().unwrap(), "-losier_window"];
+    let Some(counter) = compile("crates/capi/examples/counter.c", &counter, &links) else { return };
+
+    let device = Device::start(128, 8, &[&options[..], &more[..]].concat());
+    keep_busy(&device, &python, Path::new(&counter));
+    let report = device.stop();
+    let found = replay(&recording, 0);
+    let life = &found["lives"][0];
+    assert_eq!((life["ending"].as_str(), found["same"].as_bool()), (Some("in-order"), Some(true)), "{found}");
+    for kind in ["Fault", "Zapped", "Saved", "Prefetch", "Pin", "Unpin", "Evict", "Policy", "Attach", "Detach"] {
+        assert!(life["kinds"][kind].as_u64() > Some(0), "{kind}: {life}");
+    }
+    assert_eq!(life["statistics"]["counts"]["misses"], report["misses"]);
+    assert_eq!(life["statistics"]["flash"]["units_written"], report["flash_pages_written"]);
+    let (bytes, misses) = (fs::metadata(&recording).unwrap().len(), report["misses"].as_u64().unwrap());
+    assert!(bytes < 150 * misses, "{bytes} bytes for {misses} misses");
+
+    // Killed: what was handed on replays, and that it has no end is said.
+    let mut device = Device::start(128, 8, &[&options[..], &more[..]].concat());
+    keep_busy(&device, &python, Path::new(&counter));
+    device.process.kill().unwrap();
+    device.process.wait().unwrap();
+    let found = replay(&recording, 0);
+    assert_eq!(found["lives"][0]["ending"], "open", "{found}");
+    // Torn in the middle of a block.
+    let whole = fs::read(&recording).unwrap();
+    fs::write(&recording, &whole[..whole.len() - 7]).unwrap();
+    let found = replay(&recording, 0);
+    assert!(found["torn_bytes"].as_u64() > Some(0), "{found}");
+    // Damaged: the rest is not believed.
+    let mut damaged = whole;
+    let middle = damaged.len() / 2;
+    damaged[middle] ^= 1;
+    fs::write(&recording, &damaged).unwrap();
+    assert_eq!(replay(&recording, 3)["same"], false);
+}

@@ -333,6 +333,14 @@ impl<P: Eviction> Cache<P> {
         self.find(page).filter(|frame| self.flags[*frame as usize].state() == State::Resident)
     }
 
+    /// The page that is resident in a frame and may leave it; nothing if there is none, or it is pinned.
+    #[must_use]
+    pub fn page_in(&self, frame: u32) -> Option<u64> {
+        let flags = self.flags[frame as usize];
+        let may_leave = flags.state() == State::Resident && !flags.has(Flags::PINNED);
+        may_leave.then(|| self.pages[frame as usize])
+    }
+
     /// Where a page's newest bytes are, for whoever goes around the cache; no request.
     #[must_use]
     pub fn presence(&self, page: u64) -> Presence {

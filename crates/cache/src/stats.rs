@@ -1,7 +1,7 @@
 //! What a cache counts. Every number is exact, and counts since the cache was made.
 
 /// See the fields. Pages are counted, unless a field says otherwise.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Stats {
     /// Requests that read, of whatever outcome but [`crate::Outcome::Wait`].
     pub reads: u64,

@@ -56,6 +56,8 @@ typedef struct osier_window_stats {
     uint64_t superblocks_erased; /* superblocks that were erased */
     uint64_t blocked;            /* faults that waited for a frame */
     uint64_t dropped;            /* dirty pages that worn-out flash refused */
+    uint64_t samples_used;       /* of pages that were drawn for a sample, those that were used within a period */
+    uint64_t samples;            /* all that were drawn, used or not */
 } osier_window_stats;
 
 /* How well the times were kept, in nanoseconds: of a fault, and from when its page was due to when it was mapped. */

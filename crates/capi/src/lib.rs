@@ -38,6 +38,8 @@ pub struct CStats {
     superblocks_erased: u64,
     blocked: u64,
     dropped: u64,
+    samples_used: u64,
+    samples: u64,
 }
 
 /// `osier_window_timing`
@@ -247,6 +249,8 @@ pub unsafe extern "C" fn osier_window_get_stats(window: *const Window, stats: *m
         superblocks_erased: found.superblocks_erased,
         blocked: found.blocked,
         dropped: found.dropped,
+        samples_used: found.samples_used,
+        samples: found.samples,
     };
     // SAFETY: the caller's promise.
     unsafe { stats.write(figures) };

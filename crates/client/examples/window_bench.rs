@@ -1,6 +1,6 @@
 //! What a window costs: `cargo run -p osier-client --example window_bench`. Prints a JSON object a figure, for
-//! `make bench`. A word leaves out figures whose name does not have it: `kernel`, `core`, `resident`, `nand`, `scan`,
-//! `in-thread/dirty`.
+//! `make bench`. A word leaves out figures whose name does not have it: `kernel`, `core`, `resident`, `sampled`,
+//! `nand`, `scan`, `in-thread/dirty`.
 //!
 //! The device is another process, started from this program; NAND takes no time unless a figure says so.
 
@@ -47,6 +47,9 @@ fn config(nand: &str) -> Result<ModelConfig, Box<dyn std::error::Error>> {
     if nand.contains("ahead") {
         let ahead = ["cache.prefetch=\"next-n\"", "cache.prefetch_parameters={degree=8,tagged=1}"];
         overrides.extend(ahead.map(str::to_owned));
+    }
+    if nand.contains("sampled") {
+        overrides.push("window={sample_pages=16,sample_period_us=10000}".to_owned());
     }
     if nand.contains("zero") {
         overrides.extend(["timing.read_ns=[1]", "timing.program_ns=[1]", "timing.erase_ns=1"].map(str::to_owned));
@@ -192,6 +195,40 @@ fn resident() -> Result<(), Box<dyn std::error::Error>> {
         times[times.len() / 2]
     });
     print_bar("resident/ratio", window / plain, "x", (0.97, 1.03));
+    Ok(())
+}
+
+/// The same with hits sampled: 16 pages every 10 ms. A while in the one memory and a while in the other, in which many
+/// samples are taken; what was drawn while the other was used is used before the clock starts.
+fn sampled() -> Result<(), Box<dyn std::error::Error>> {
+    const TURNS: usize = 60;
+    const WHILE: Duration = Duration::from_millis(100);
+    let device = Device::start("zero-sampled")?;
+    let window = Window::open(&device.socket, &WindowOptions::default())?;
+    let pages = CACHE_PAGES / 2;
+    let bases = [window.as_ptr(), plain_memory(&window, pages * PAGE)?];
+    for base in bases {
+        // SAFETY: the pages lie in the mappings.
+        (0..pages).for_each(|page| unsafe { base.add(page * PAGE).write_volatile(1) });
+    }
+    let mut ratios = Vec::new();
+    for _ in 0..TURNS {
+        let [window, plain] = bases.map(|base| {
+            walk(base, pages);
+            let (began, mut walks) = (Instant::now(), 0);
+            while began.elapsed() < WHILE {
+                walk(base, pages);
+                walks += 1;
+            }
+            began.elapsed().as_secs_f64() / f64::from(walks)
+        });
+        ratios.push(window / plain);
+    }
+    ratios.sort_unstable_by(f64::total_cmp);
+    print_bar("sampled/ratio", ratios[ratios.len() / 2], "x", (0.95, 1.05));
+    let (timing, stats) = (window.timing(), window.stats());
+    print("sampled/used", stats.samples_used as f64 * 100.0 / stats.samples.max(1) as f64, "%");
+    print("sampled/fault-p50", timing.sampling.quantile_ns(500) as f64 / 1000.0, "us");
     Ok(())
 }
 
@@ -441,6 +478,9 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     }
     if arguments.len() == 1 || arguments[1] == "resident" {
         resident()?;
+    }
+    if arguments.len() == 1 || arguments[1] == "sampled" {
+        sampled()?;
     }
     if arguments.len() == 1 || arguments[1] == "nand" {
         timed()?;

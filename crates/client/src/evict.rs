@@ -10,13 +10,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
-use osier_device::window::message::{LANES, ToDevice, ToMapper};
+use osier_device::window::message::{LANES, LANES_USED_AT, ToDevice, ToMapper};
 use osier_device::window::{Report, ZAP_PAGES_MAX};
 use osier_pmr::{Consumer, SharedLines, WaitPolicy, Waiter};
 
 use crate::fault::{MORE_MAX, pause};
 use crate::place::Place;
-use crate::shared::{LANES_USED_AT, Shared};
+use crate::shared::{Shared, clock_ns};
 use crate::uffd::PAGE;
 
 /// Zaps that are done together by the thread of its own, and by one that faulted.
@@ -32,6 +32,7 @@ const SLEEP_MAX: Duration = Duration::from_millis(100);
 struct Zap {
     count: usize,
     pages: [u64; ZAP_PAGES_MAX],
+    is_sample: bool,
 }
 
 /// The end of a command as it came.
@@ -69,7 +70,9 @@ impl Zapper {
         while self.zaps.len() < zaps_max && self.dones.len() < DONES_MAX {
             let Some(words) = self.entries.pop() else { return };
             match ToMapper::decode(&words) {
-                Some(ToMapper::Zap { count, pages }) => self.zaps.push(Zap { count, pages }),
+                Some(ToMapper::Zap { count, pages, is_sample }) => {
+                    self.zaps.push(Zap { count, pages, is_sample });
+                }
                 Some(ToMapper::Done { tag, result }) => self.dones.push((tag, result)),
                 // A device of the same version says nothing else.
                 None => shared.say("the device says something that is no message; it is passed over"),
@@ -84,7 +87,9 @@ impl Zapper {
         for zap in &self.zaps {
             await_mapping(shared, &zap.pages[..zap.count]);
         }
+        let began_ns = clock_ns();
         self.unmap(shared);
+        self.count_samples(shared, began_ns);
         let mut to_device = loop {
             match shared.to_device.try_lock() {
                 Ok(to_device) => break to_device,
@@ -101,6 +106,16 @@ impl Zapper {
         }
         drop(to_device);
         shared.device_bell.ring();
+    }
+
+    /// Sums up the part of an unmapping that was for samples.
+    fn count_samples(&self, shared: &Shared, began_ns: u64) {
+        let pages = |zaps: &mut dyn Iterator<Item = &Zap>| zaps.map(|zap| zap.count as u64).sum::<u64>();
+        let samples = pages(&mut self.zaps.iter().filter(|zap| zap.is_sample));
+        if samples > 0 {
+            let all = pages(&mut self.zaps.iter());
+            shared.sampled(clock_ns().saturating_sub(began_ns) * samples / all);
+        }
     }
 
     /// Unmaps pages: in one call, with one flush of the other processors' page tables, where the kernel allows it.

@@ -25,6 +25,8 @@ pub struct Timing {
     pub device: Histogram,
     /// The call that maps the page.
     pub mapping: Histogram,
+    /// Of pages that were drawn for a sample, which are in none of the others: from the fault to being mapped again.
+    pub sampling: Histogram,
 }
 
 impl Timing {
@@ -36,6 +38,7 @@ impl Timing {
             asking: histogram(Measure::Asking),
             device: histogram(Measure::Device),
             mapping: histogram(Measure::Mapping),
+            sampling: histogram(Measure::Sampling),
         }
     }
 }

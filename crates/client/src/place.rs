@@ -6,7 +6,9 @@
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering;
 
-use crate::shared::{PROCESSOR_AT, Shared};
+use osier_device::window::message::PROCESSOR_AT;
+
+use crate::shared::Shared;
 
 /// The processors of the calling thread, whose own this is.
 pub struct Place {

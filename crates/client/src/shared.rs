@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex};
 
-use osier_device::window::message::{Ask, LANES, Refusal, Reply};
+use osier_device::window::message::{Ask, LANES, LANES_USED_AT, Refusal, Reply, SAMPLING_AT};
 use osier_device::window::{Grant, Report};
 use osier_pmr::words::Lines;
 use osier_pmr::{Doorbell, Object, Producer, SharedLines};
@@ -20,11 +20,6 @@ use crate::window::FaultMode;
 
 /// The device serves.
 pub const LIVE: u32 = 0;
-/// Offset of the word that says how many lanes were ever used, and of the one that says that whoever faults unmaps.
-pub const LANES_USED_AT: u64 = 0;
-pub const HELPS_AT: u64 = 128;
-/// Offset of the word that says on which processor the device runs, counted from 1.
-pub const PROCESSOR_AT: u64 = 192;
 /// The device has died, and the window is inaccessible.
 pub const DEAD: u32 = 1;
 /// The program closes the window.
@@ -190,11 +185,21 @@ impl Shared {
     /// Counts a page that has just been mapped; `map_ns` is when that was begun.
     pub fn delivered(&self, asked_ns: u64, reply: &Reply, map_ns: u64) {
         let now = clock_ns();
+        if reply.is_sample {
+            // A hit that was seen: it is no fault of the model's.
+            self.timing.sampling.record(now.saturating_sub(asked_ns));
+            return self.sampled(now.saturating_sub(asked_ns));
+        }
         self.timing.latency.record(now.saturating_sub(asked_ns));
         self.timing.lateness.record(now.saturating_sub(reply.due_ns));
         self.timing.asking.record(reply.taken_ns.saturating_sub(asked_ns));
         self.timing.device.record(reply.answered_ns.saturating_sub(reply.taken_ns));
         self.timing.mapping.record(now.saturating_sub(map_ns));
+    }
+
+    /// Sums up what samples cost.
+    pub fn sampled(&self, ns: u64) {
+        self.words.word64(SAMPLING_AT).fetch_add(ns, Ordering::Relaxed);
     }
 
     /// Says on standard error why the program is about to get SIGBUS.

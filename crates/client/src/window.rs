@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use osier_cache::parse_policy;
 pub use osier_device::window::message::Figures as WindowStats;
-use osier_device::window::message::{LANES, RING_ENTRIES, ToDevice, Words};
+use osier_device::window::message::{FIGURES_AT, HELPS_AT, LANES, RING_ENTRIES, ToDevice, Words};
 use osier_device::window::{Command, Report};
 use osier_pmr::{Doorbell, Object, Ring, SharedLines, pass, ring_bytes};
 
@@ -20,7 +20,7 @@ use crate::attach::{Attached, attach};
 use crate::error::WindowError;
 use crate::fault::pause;
 use crate::histogram::Timing;
-use crate::shared::{AWAKE, CLOSING, HELPS_AT, LIVE, Shared};
+use crate::shared::{AWAKE, CLOSING, LIVE, Shared};
 use crate::uffd::{PAGE, Uffd};
 use crate::{evict, handler, signal, watch};
 
@@ -292,7 +292,7 @@ impl Window {
     /// The device's figures.
     #[must_use]
     pub fn stats(&self) -> WindowStats {
-        let word = |index: usize| self.shared.words.word64(8 + index as u64 * 8).load(Ordering::Relaxed);
+        let word = |index: usize| self.shared.words.word64(FIGURES_AT + index as u64 * 8).load(Ordering::Relaxed);
         WindowStats::decode(std::array::from_fn(word))
     }
 

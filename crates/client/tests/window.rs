@@ -82,6 +82,33 @@ fn what_was_stored_is_loaded_in_each_mode() {
     }
 }
 
+/// Two threads store to resident pages, which are drawn and unmapped all the while; then all leave, and come back.
+#[test]
+fn stores_to_pages_that_are_drawn_for_samples_are_kept() {
+    for mode in MODES {
+        let device = Device::start_sampling(64, 48, 16, 200);
+        let window = open(&device, mode);
+        let began = Instant::now();
+        let mut rounds = 0;
+        while window.stats().samples_used < 500 {
+            assert!(began.elapsed() < PATIENCE, "{mode:?}: {:?}", window.stats());
+            rounds += 1;
+            std::thread::scope(|scope| {
+                for user in 0..2 {
+                    let window = &window;
+                    scope.spawn(move || (0..32).for_each(|page| store(window, page * 512 + user, rounds)));
+                }
+            });
+        }
+        assert!(window.timing().sampling.count() > 100 && window.stats().left == 0, "{mode:?}: {:?}", window.stats());
+        window.evict(0..64).unwrap();
+        for page in 0..32 {
+            let found = [0, 1].map(|user| load(&window, page * 512 + user));
+            assert_eq!(found, [rounds; 2], "{mode:?}, page {page}");
+        }
+    }
+}
+
 #[test]
 fn threads_and_processes_share_a_window() {
     let device = Device::start(256, 32, None);

@@ -46,6 +46,8 @@ pub(crate) const SOFTWARE_CORES: [&str; 3] = ["dockerssd", "cosmos-openssd", "wi
 
 /// Most throttle steps a profile may have.
 pub const THROTTLE_STEPS_MAX: usize = 16;
+/// Most frames that are drawn a period.
+const SAMPLE_PAGES_MAX: u32 = 4096;
 
 /// Fewest superblocks that a shrunk geometry keeps: below this, garbage collection and its
 /// reserves have nothing to work with.
@@ -71,6 +73,8 @@ pub struct Profile {
     pub link: LinkConfig,
     /// `[cache]`: the DRAM cache of the memory face, if there is one.
     pub cache: Option<CacheSection>,
+    /// `[window]`: what a memory window does beside its cache; nothing of it if it is not there.
+    pub window: Option<WindowSection>,
     /// `[write_buffer]`: size and drain policy.
     pub write_buffer: WriteBuffer,
     /// `[compute]`: cores and engines.
@@ -217,6 +221,16 @@ pub enum CacheSize {
 pub struct WriteLogSection {
     /// Lines of 64 bytes that each half of the log holds.
     pub lines_per_half: u32,
+}
+
+/// `[window]`. Nobody hears of a hit; so pages are drawn and unmapped for a while, and their next use is seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WindowSection {
+    /// Frames that are drawn a period; 0 for no sampling.
+    pub sample_pages: u32,
+    /// The period.
+    pub sample_period_us: u32,
 }
 
 /// The link as the real-time core has it: one rate in each direction, and one latency.
@@ -659,6 +673,7 @@ impl Profile {
         self.check_flash()?;
         self.check_data_path()?;
         self.check_cache()?;
+        self.check_window()?;
         self.check_compute()?;
         self.check_thermal()?;
         self.check_throttle()?;
@@ -725,6 +740,15 @@ impl Profile {
         within("write_buffer.drain_start_permille", start, 0, 900, why)?;
         let why = "completed writes must reach the flash some day";
         within("write_buffer.drain_idle_ns", self.write_buffer.drain_idle_ns, 1, 1 << 40, why)
+    }
+
+    /// How hits are sampled.
+    fn check_window(&self) -> Result<(), Fault> {
+        let Some(window) = &self.window else { return Ok(()) };
+        let reason = "each page that is drawn and used costs a fault";
+        within("window.sample_pages", window.sample_pages.into(), 0, SAMPLE_PAGES_MAX.into(), reason)?;
+        let reason = "a page that is drawn is watched as long";
+        within("window.sample_period_us", window.sample_period_us.into(), 10, 60_000_000, reason)
     }
 
     /// The cache of the whole device, and whether its policies are there.

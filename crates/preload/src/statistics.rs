@@ -80,13 +80,25 @@ fn text(run: &Run) -> String {
         stats.flash_moved,
         stats.superblocks_erased
     ));
+    if let Some(permille) = (stats.samples_used * 1000).checked_div(stats.samples) {
+        let took = microseconds(timing.sampling.quantile_ns(500));
+        text += &format!(
+            "osier run: of {} pages in the device's cache that were sampled {}.{} % were used within a period; \
+             {} of these were this program's, and took {took} us (p50)\n",
+            stats.samples,
+            permille / 10,
+            permille % 10,
+            timing.sampling.count(),
+        );
+    }
     text
 }
 
 fn json(run: &Run) -> String {
     let timing = run.window.timing();
+    let stats = run.window.stats();
     let WindowStats { faults, misses, left, left_dirty, flash_written, flash_moved, superblocks_erased, lost, .. } =
-        run.window.stats();
+        stats;
     let bytes = run.lease.range().end - run.lease.range().start;
     let user = if guest::is_one() {
         format!("\"guest_bytes\": {bytes}")
@@ -98,12 +110,16 @@ fn json(run: &Run) -> String {
         )
     };
     format!(
-        "{{\"pid\": {}, {user}, \"latency\": {}, \"lateness\": {}, \"device\": {{\"faults\": {faults}, \"misses\": {misses}, \"evicted\": {left}, \
+        "{{\"pid\": {}, {user}, \"latency\": {}, \"lateness\": {}, \"sampling\": {}, \"device\": {{\"faults\": {faults}, \"misses\": {misses}, \"evicted\": {left}, \
          \"evicted_dirty\": {left_dirty}, \"lost\": {lost}, \"flash_pages_written\": {flash_written}, \
-         \"flash_pages_moved\": {flash_moved}, \"superblocks_erased\": {superblocks_erased}}}}}\n",
+         \"flash_pages_moved\": {flash_moved}, \"superblocks_erased\": {superblocks_erased}, \"samples\": {}, \
+         \"samples_used\": {}}}}}\n",
         run.pid,
         histogram_json(&timing.latency),
         histogram_json(&timing.lateness),
+        histogram_json(&timing.sampling),
+        stats.samples,
+        stats.samples_used,
     )
 }
 

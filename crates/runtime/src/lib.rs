@@ -38,6 +38,6 @@ pub mod workload;
 
 pub use check::check;
 pub use error::RuntimeError;
-pub use recording::RecordCore;
+pub use recording::{FileSink, RecordCore, check as check_recording};
 pub use setup::{Attached, Setup, TenantUsage, modules_path, on_cut_region, pipelines_path};
 pub use supervisor::{Death, Session, SessionSpec, Watch, domain_main};

@@ -33,6 +33,9 @@ pub struct RecordCore {
 }
 
 /// Refuses a file that is something else, before it is written to.
+///
+/// # Errors
+/// What it is, or what the system refused.
 pub fn check(path: &Path) -> Result<(), RuntimeError> {
     let failed = |source| RuntimeError::Recording { path: path.to_owned(), source };
     // For its owner alone: of torn pages it may hold what users wrote.
@@ -69,6 +72,9 @@ impl FileSink {
     /// The sink of a life of the core, and which life that is: the first of a session takes the place of an older
     /// recording, a later one goes on behind what is whole. The file is this sink's alone until the sink or its process
     /// ends.
+    ///
+    /// # Errors
+    /// What the system refused, another device that records to the file, or damage in it.
     pub fn open(to: &RecordCore, goes_on: bool) -> Result<(FileSink, u32), RuntimeError> {
         let failed = |source| RuntimeError::Recording { path: to.path.clone(), source };
         let mut how = File::options();

@@ -17,15 +17,15 @@ use crate::units::parse_bytes;
 
 /// Replay a recorded device core in virtual time and compare every output
 ///
-/// `osier serve`, `soak` and `demo` record one with `--record-core FILE`. The replay gives the core every input again
-/// at its time, and ends at the first output that is another one: with code 6 and the input's number. A recording that
-/// is damaged ends it with code 3.
+/// `osier serve`, `soak`, `demo` and `window serve` record one with `--record-core FILE`. The replay gives the core
+/// every input again at its time, and ends at the first output that is another one: with code 6 and the input's number.
+/// A recording that is damaged ends it with code 3.
 #[derive(Debug, Args)]
 pub struct ReplayArgs {
     /// The recording
     file: PathBuf,
     /// Most memory that the recorded device may take: 60 bytes for each of its blocks of 4 KiB, its write buffer, and
-    /// the bytes of what is under way
+    /// the bytes of what is under way; of a window 400 bytes for each of its pages of 4 KiB, and 256 for each frame
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "4GiB")]
     memory: u64,
 }

@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use osier_client::{Control, WindowError, heap};
-use osier_device::Profile;
 use osier_device::model::ModelConfig;
+use osier_device::record::{Tape, WindowOrigin};
 use osier_device::window::{ByteMedia, PAGE_BYTES, Reserve};
 use osier_front::window::{Durations, FileStore, Live, ServeError, ServeOptions, Server};
 use osier_pmr::WaitPolicy;
+use osier_runtime::{FileSink, RecordCore, check_recording};
 use serde::Serialize;
 
 use super::Context;
@@ -127,6 +128,12 @@ pub struct DeviceArgs {
     /// Draws what the models draw
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+    /// Write every input of the device core to this file, for `osier replay`
+    #[arg(long, value_name = "FILE")]
+    pub record_core: Option<PathBuf>,
+    /// Let the device wait where the disk takes less than that, instead of ending the recording
+    #[arg(long, requires = "record_core")]
+    pub record_core_wait: bool,
 }
 
 /// Does what was asked.
@@ -212,6 +219,7 @@ fn serve(args: &ServeArgs, context: &Context) -> Result<Exit> {
     let [window, cache] = [server.window().pages(), stats.frames].map(|pages| format_bytes(pages * PAGE));
     crate::output::tell!("osier: a window of {window} with a cache of {cache} at {}", args.socket.display());
     server.run(&stop.shared());
+    server.end_recording();
     let report = Report::new(&server);
     if context.json {
         output::print_json(&report)?
@@ -247,7 +255,8 @@ impl DeviceArgs {
             let size = toml::Table::from_iter([("bytes".to_owned(), i64::try_from(bytes)?.into())]);
             set.push(("cache.size".to_owned(), toml::Value::Table(size)));
         }
-        let profile: Profile = profiles::find_with(&self.profile, &set)?;
+        let (profile_name, profile_text) = profiles::text(&self.profile)?;
+        let profile = profiles::with(&profile_name, &profile_text, &set)?;
         let refuse = |error: &dyn std::error::Error| Failure::new(Exit::BadInput, error.to_string());
         let config = profile.model(Some(self.capacity)).map_err(|error| refuse(&error))?;
         let cache_bytes = config.cache.as_ref().map_or(0, |cache| u64::from(cache.cache.frames) * PAGE);
@@ -267,7 +276,15 @@ impl DeviceArgs {
             }
             None => ByteMedia::new(&config.flash),
         };
-        Server::with_media(&config, &options, media).map_err(|error| {
+        let server = match &self.record_core {
+            Some(path) => {
+                let (reserve, seed, capacity_bytes) = (options.reserve, options.seed, self.capacity);
+                let origin = WindowOrigin { profile_name, profile_text, settings: set, capacity_bytes, reserve, seed };
+                Server::recorded(&config, &options, media, &origin, self.tape(path)?)
+            }
+            None => Server::with_media(&config, &options, media),
+        };
+        server.map_err(|error| {
             let exit = match &error {
                 ServeError::System { source, .. } if source.kind() == io::ErrorKind::AddrInUse => Exit::Busy,
                 ServeError::Memory(_) | ServeError::Segment(_) => Exit::NoSpace,
@@ -275,6 +292,15 @@ impl DeviceArgs {
             };
             Failure::new(exit, error.to_string()).into()
         })
+    }
+
+    /// An empty recording.
+    fn tape(&self, path: &Path) -> Result<Tape> {
+        let refuse = |error: osier_runtime::RuntimeError| Failure::new(Exit::BadInput, error.to_string());
+        check_recording(path).map_err(refuse)?;
+        let to = RecordCore { path: path.to_owned(), wait: self.record_core_wait };
+        let (sink, life) = FileSink::open(&to, false).map_err(refuse)?;
+        Ok(Tape::new(life, Box::new(sink)))
     }
 }
 
@@ -317,6 +343,64 @@ struct Report {
     latency: Durations,
     /// How late their pages were mapped, after they were due: the emulator's own error.
     lateness: Durations,
+    sampling: Sampled,
+}
+
+/// What is known of hits, of which the device does not hear: of pages that were drawn for a sample.
+#[derive(Debug, Serialize)]
+struct Sampled {
+    /// How long each was watched.
+    period_us: u64,
+    /// Pages that were drawn, and used within the period or not.
+    samples: u64,
+    used: u64,
+    /// Pages that left before.
+    gone: u64,
+    /// The share of resident pages that is used within a period, and its standard error, in millionths.
+    used_ppm: Option<u64>,
+    error_ppm: Option<u64>,
+    /// What it cost programs, but for the traps themselves: in all, for each sample, and of the time that they ran, in
+    /// millionths.
+    cost_ns: u64,
+    cost_ns_per_sample: u64,
+    cost_ppm: u64,
+}
+
+impl Sampled {
+    fn new(server: &Server) -> Sampled {
+        let (counts, cost) = (server.window().stats().samples, server.sampling());
+        let share = counts.used_ppm();
+        let of = |part: u64, times: u64, all: u64| {
+            let share = u128::from(part) * u128::from(times) / u128::from(all.max(1));
+            u64::try_from(share).unwrap_or(u64::MAX)
+        };
+        Sampled {
+            period_us: server.window().sampling().period_ns / 1000,
+            samples: counts.samples(),
+            used: counts.used,
+            gone: counts.gone,
+            used_ppm: share.map(|(share, _)| share),
+            error_ppm: share.map(|(_, error)| error),
+            cost_ns: cost.ns,
+            cost_ns_per_sample: of(cost.ns, 1, counts.samples() + counts.gone),
+            cost_ppm: of(cost.ns, 1_000_000, cost.program_ns),
+        }
+    }
+
+    fn line(&self) -> Option<String> {
+        let (used, error) = (self.used_ppm?, self.error_ppm?);
+        let percent = |ppm: u64| format!("{}.{:02} %", ppm / 10_000, ppm / 100 % 100);
+        Some(format!(
+            "hits        of {} sampled pages {} (+- {}) were used within {} us; a sample cost {} ns, all of them {} of the \
+             programs' time",
+            self.samples,
+            percent(used),
+            percent(error),
+            self.period_us,
+            self.cost_ns_per_sample,
+            percent(self.cost_ppm)
+        ))
+    }
 }
 
 impl Report {
@@ -341,6 +425,7 @@ impl Report {
             superblocks_erased: flash.superblocks_erased,
             blocks_erased: flash.blocks_erased,
             waf_ppm: flash.waf_ppm(),
+            sampling: Sampled::new(server),
         }
     }
 
@@ -369,6 +454,7 @@ impl Report {
                 self.lost, self.dropped
             ));
         }
+        lines.extend(self.sampling.line());
         lines.join("\n") + "\n"
     }
 }

@@ -46,6 +46,12 @@ impl Device {
         })
     }
 
+    /// A device that draws so many frames each so many microseconds for samples.
+    pub fn start_sampling(pages: u64, cache: u64, sample_pages: u32, period_us: u32) -> Device {
+        let sampling = format!("window={{sample_pages={sample_pages},sample_period_us={period_us}}}");
+        Device::launch(pages, cache, &[&sampling], |_| {})
+    }
+
     /// A device whose flash is a file in a directory.
     pub fn start_in_file(pages: u64, cache: u64, media: &Path) -> Device {
         Device::launch(pages, cache, &[], |command| _ = command.env(MEDIA, media))

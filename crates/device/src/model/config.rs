@@ -5,6 +5,8 @@ use osier_flash::page::PageFtlConfig;
 use osier_link::LinkConfig;
 use serde::Deserialize;
 
+use crate::window::Sampling;
+
 /// Everything that describes a modelled device. [`crate::Profile::model`] makes one from a profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelConfig {
@@ -16,6 +18,8 @@ pub struct ModelConfig {
     pub controller: ControllerConfig,
     /// The DRAM cache; without one, everything goes to the flash.
     pub cache: Option<ModelCache>,
+    /// How a memory window samples hits.
+    pub sampling: Sampling,
 }
 
 /// The command processor: a server that takes block commands one after the other.

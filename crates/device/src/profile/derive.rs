@@ -7,6 +7,8 @@ use super::{
 };
 use osier_link::Direction;
 
+use crate::window::Sampling;
+
 /// Bytes of a line of the host's cache.
 const LINE_BYTES: u32 = 64;
 /// Fewest blocks of a plane that a shrunk page map is tried with.
@@ -136,7 +138,12 @@ impl Profile {
             }
         };
         let cache = self.cache.as_ref().map(|cache| cache.for_pages(flash.ftl.logical_units)).transpose()?;
-        let config = ModelConfig { flash, link: self.link.clone(), controller: self.controller_config(), cache };
+        let sampling = self.window.map_or(Sampling::default(), |window| Sampling {
+            pages: window.sample_pages,
+            period_ns: u64::from(window.sample_period_us) * 1000,
+        });
+        let (link, controller) = (self.link.clone(), self.controller_config());
+        let config = ModelConfig { flash, link, controller, cache, sampling };
         config.validate()?;
         Ok(config)
     }

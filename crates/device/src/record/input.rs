@@ -84,6 +84,38 @@ impl From<Op> for OpId {
     }
 }
 
+/// What a window is made from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Made {
+    pub profile_name: String,
+    pub profile_text: String,
+    pub settings: Vec<Setting>,
+    pub capacity_bytes: u64,
+    pub reserve_frames: u32,
+    pub reserve_batch: u32,
+    pub seed: u64,
+}
+
+wire_of_struct!(Made { profile_name, profile_text, settings, capacity_bytes, reserve_frames, reserve_batch, seed });
+
+/// A key of a profile, and its value as TOML.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Setting {
+    pub key: String,
+    pub value: String,
+}
+
+wire_of_struct!(Setting { key, value });
+
+/// A parameter of a policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Parameter {
+    pub name: String,
+    pub value: u64,
+}
+
+wire_of_struct!(Parameter { name, value });
+
 /// Whether a kind's record ends with a check of all outputs so far.
 macro_rules! is_checked {
     (checked) => {
@@ -162,6 +194,21 @@ records! {
     56 checked Statistics {} "every figure of the core is checked";
     57 checked End { statistics: String } "the core is let go; its figures as JSON";
     58 unchecked Stopped { why: String } "the recording ends before the core does";
+    64 checked Window { program: String, made: Made } "a life begins: a window is made";
+    72 unchecked Saved { checksum: u32 } "the next input takes a dirty page to the flash: the CRC-32C of its bytes";
+    73 unchecked NotSaved {} "the next input finds no room for a dirty page";
+    74 unchecked Unread { read: u32, is_damaged: bool } "a read of the next input does not find what was saved";
+    80 unchecked Attach {} "a program begins to map the window";
+    81 unchecked Detach { mapper: u8 } "a program maps it no more";
+    82 unchecked Fault { mapper: u8, lane: u16, page: u64, is_store: bool, more_max: u8 } "a fault";
+    83 unchecked Zapped { mapper: u8, dirty: u64 } "a program has unmapped pages, of which these are dirty";
+    84 unchecked Prefetch { mapper: u8, tag: u32, first: u64, end: u64 } "a command: prefetch";
+    85 unchecked Pin { mapper: u8, tag: u32, first: u64, end: u64 } "a command: pin";
+    86 unchecked Unpin { mapper: u8, tag: u32, first: u64, end: u64 } "a command: unpin";
+    87 unchecked Evict { mapper: u8, tag: u32, first: u64, end: u64 } "a command: evict";
+    88 unchecked Policy { mapper: u8, tag: u32, name: String, parameters: Vec<Parameter> } "a command: another policy";
+    96 unchecked Prepare {} "a poll of a window that hands nothing out";
+    97 checked HandOut { outputs: u64 } "a poll of a window that hands so many things out";
 }
 
 /// A line of the table.
@@ -233,7 +280,7 @@ impl Digest {
         self.word(due.map_or(u64::MAX, |due| due.0));
     }
 
-    fn words(&mut self, words: impl IntoIterator<Item = u64>) {
+    pub(crate) fn words(&mut self, words: impl IntoIterator<Item = u64>) {
         words.into_iter().for_each(|word| self.word(word));
     }
 

@@ -2,6 +2,7 @@
 //! virtual time and compared bit for bit (`docs/formats-recording.md`).
 //!
 //! - [`Recorded`] is a [`Device`](crate::Device) whose inputs go to a [`Tape`], and in blocks to a [`Sink`];
+//! - [`RecordedWindow`] is the same of a [`Window`](crate::window::Window);
 //! - [`Replay`] gives them to a core again, and stops at the first output that differs;
 //! - the table of inputs is in `input`: a new kind is a line there.
 //!
@@ -20,8 +21,13 @@ mod stand_in;
 mod tape;
 #[cfg(test)]
 mod tests;
+mod window;
+mod window_replay;
+#[cfg(test)]
+mod window_tests;
 mod wire;
 
 pub use block::{BLOCK_BYTES_MAX, BLOCK_HEADER_BYTES, BlockHeader, MAGIC, Next, RecordingError, VERSION, read_block};
-pub use replay::{Difference, Ending, Life, Replay, ReplayError, meaning};
+pub use replay::{Difference, Ending, Figures, Life, Replay, ReplayError, meaning};
 pub use tape::{Origin, Recorded, Sink, Tape, Urgency, stopped_block};
+pub use window::{RecordedWindow, WindowOrigin};

@@ -8,9 +8,12 @@ use super::block::{BlockHeader, RecordingError};
 use super::bounds::{Refusal, UnderWay, core_bytes};
 use super::input::{self, Digest, Input, KINDS, Op};
 use super::stand_in::{STAND_IN_BYTES_MIN, stand_in};
+use super::window::WindowOrigin;
+use super::window_replay::WindowReplay;
 use super::wire::Reader;
 use crate::core::{CommandId, Completion, Device, DeviceParams, DeviceStats};
 use crate::profile::Profile;
+use crate::window::WindowStats;
 
 /// Where a replay is not what was recorded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -62,6 +65,28 @@ pub enum Ending {
     Stopped(String),
 }
 
+/// Every figure of a core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(untagged)]
+#[allow(clippy::large_enum_variant, reason = "a replay has one of them")]
+pub enum Figures {
+    /// Of a device.
+    Device(DeviceStats),
+    /// Of a window.
+    Window(WindowStats),
+}
+
+impl Figures {
+    /// The figures as one JSON object, on one line.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        match self {
+            Figures::Device(statistics) => statistics.to_json(),
+            Figures::Window(statistics) => statistics.to_json(),
+        }
+    }
+}
+
 /// What happened in one life of the core.
 #[derive(Clone, Debug, Default)]
 pub struct Life {
@@ -86,7 +111,7 @@ pub struct Life {
     /// How it ends.
     pub ending: Ending,
     /// The figures at its end.
-    pub statistics: Option<DeviceStats>,
+    pub statistics: Option<Figures>,
 }
 
 /// What a core is made from.
@@ -115,6 +140,8 @@ enum Part {
 /// A replay under way.
 pub struct Replay {
     device: Option<Device<Vec<u8>>>,
+    /// In its place, if the recording is of one.
+    window: Option<Box<WindowReplay>>,
     making: Making,
     /// Operations that the media have not answered.
     asked: BTreeMap<OpId, Asked>,
@@ -138,6 +165,7 @@ impl Replay {
     pub fn new(memory_bytes_max: u64) -> Replay {
         Replay {
             device: None,
+            window: None,
             making: Making::default(),
             asked: BTreeMap::new(),
             under_way: UnderWay::default(),
@@ -217,9 +245,16 @@ impl Replay {
     }
 
     fn end_life(&mut self) {
-        if let (Some(life), Some(device)) = (self.lives.last_mut(), self.device.take()) {
-            life.statistics = Some(device.stats());
+        let figures = self.figures();
+        (self.device, self.window) = (None, None);
+        if let Some(life) = self.lives.last_mut() {
+            life.statistics = life.statistics.or(figures);
         }
+    }
+
+    fn figures(&self) -> Option<Figures> {
+        let window = self.window.as_ref().map(|window| Figures::Window(window.stats()));
+        window.or_else(|| self.device.as_ref().map(|device| Figures::Device(device.stats())))
     }
 
     fn damaged(&self, what: String) -> ReplayError {
@@ -271,6 +306,8 @@ impl Replay {
             "Sample" => "the sample of the scheduler".to_owned(),
             "Statistics" | "End" => "the statistics".to_owned(),
             "Begin" => "the core that recovery made".to_owned(),
+            "Window" => "the window that was made".to_owned(),
+            "HandOut" => "the answers, the pages to unmap or the ends of commands".to_owned(),
             other => format!("the outputs up to this {other}"),
         };
         format!("{said}, or what the core said of itself since the check before")
@@ -282,9 +319,19 @@ impl Replay {
             Some(input) => input,
             None => return Ok(()),
         };
-        let Some(device) = &mut self.device else {
-            return Err(Fault::Damaged("an input comes before the core is made".to_owned()));
+        let input = match input {
+            Input::Statistics {} => return self.statistics(),
+            Input::End { statistics } => return self.end(&statistics),
+            Input::Stopped { why } => {
+                self.set_ending(Ending::Stopped(why));
+                return Ok(());
+            }
+            other => other,
         };
+        if let Some(window) = &mut self.window {
+            return window.feed(now, input, &mut self.digest);
+        }
+        let Some(device) = &mut self.device else { return Err(not_made()) };
         self.completions.clear();
         match input {
             Input::Write { id, meta, units } => {
@@ -331,15 +378,6 @@ impl Replay {
                 self.digest.sample(&sample);
             }
             Input::Temperature { millicelsius } => device.set_temperature_millicelsius(millicelsius),
-            Input::Statistics {} => {
-                self.digest.statistics(device);
-                return Ok(());
-            }
-            Input::End { statistics } => return self.end(&statistics),
-            Input::Stopped { why } => {
-                self.set_ending(Ending::Stopped(why));
-                return Ok(());
-            }
             other => return self.media(now, other),
         }
         self.look();
@@ -371,10 +409,19 @@ impl Replay {
         Ok(())
     }
 
+    /// Folds in every figure.
+    fn statistics(&mut self) -> Result<(), Fault> {
+        match (&self.window, &self.device) {
+            (Some(window), _) => self.digest.window_statistics(&window.stats()),
+            (None, Some(device)) => self.digest.statistics(device),
+            (None, None) => return Err(not_made()),
+        }
+        Ok(())
+    }
+
     fn end(&mut self, recorded: &str) -> Result<(), Fault> {
-        let Some(device) = &self.device else { return Ok(()) };
-        self.digest.statistics(device);
-        let found = device.stats().to_json();
+        self.statistics()?;
+        let found = self.figures().map(|figures| figures.to_json()).unwrap_or_default();
         if found != recorded {
             return Err(Fault::Differs(format!("the statistics: recorded {recorded}, replayed {found}")));
         }
@@ -451,7 +498,7 @@ impl Replay {
                 self.under_way = UnderWay::new(left);
                 // The one before goes first: there is room for one of each.
                 self.making = Making::default();
-                self.device = None;
+                (self.device, self.window) = (None, None);
                 let buffer = vec![0; buffer_bytes as usize];
                 self.making = Making { profile: Some((profile, params)), buffer, ..Making::default() };
                 if let Some(life) = self.lives.last_mut() {
@@ -469,6 +516,15 @@ impl Replay {
                 self.making.put_in_buffer(offset, &stand_in(bytes, checksum))?;
             }
             Input::Begin {} => self.begin()?,
+            Input::Window { program, made } => {
+                if let Some(life) = self.lives.last_mut() {
+                    (life.profile, life.program) = (made.profile_name.clone(), program);
+                }
+                self.making = Making::default();
+                (self.device, self.window) = (None, None);
+                let origin = WindowOrigin::try_from(made).map_err(|error| Fault::Damaged(error.to_string()))?;
+                self.window = Some(Box::new(WindowReplay::new(&origin, self.memory_bytes_max, &mut self.digest)?));
+            }
             other => return Ok(Some(other)),
         }
         Ok(None)
@@ -515,13 +571,17 @@ impl Replay {
 const INPUT_CODE_MIN: u8 = 16;
 
 /// Why an input cannot be given.
-enum Fault {
+pub(super) enum Fault {
     /// The file does not make sense.
     Damaged(String),
     /// The core does otherwise.
     Differs(String),
     /// So many bytes of memory would be needed.
     Memory(u64),
+}
+
+fn not_made() -> Fault {
+    Fault::Damaged("an input comes before the core is made".to_owned())
 }
 
 impl From<Refusal> for Fault {

@@ -84,16 +84,16 @@ pub struct Tape {
     sink: Box<dyn Sink>,
     header: BlockHeader,
     /// The block under way, behind room for its header.
-    block: Vec<u8>,
+    pub(super) block: Vec<u8>,
     inputs: u64,
-    now: Nanos,
-    digest: Digest,
-    urgency: Urgency,
+    pub(super) now: Nanos,
+    pub(super) digest: Digest,
+    pub(super) urgency: Urgency,
     /// The last input brought the processor to this time.
     computed: Option<Nanos>,
     calls: Vec<ComputeCall>,
     /// Why it took no more.
-    refused: Option<String>,
+    pub(super) refused: Option<String>,
 }
 
 impl Tape {
@@ -121,19 +121,19 @@ impl Tape {
         self.block.resize(BLOCK_HEADER_BYTES, 0);
     }
 
-    fn put(&mut self, now: Nanos, input: &Input) {
+    pub(super) fn put(&mut self, now: Nanos, input: &Input) {
         input::put(&mut self.block, self.now, now, input, &self.digest);
         self.now = now;
         self.inputs += 1;
         self.computed = None;
     }
 
-    fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         self.block.len() >= BLOCK_HEADER_BYTES + BLOCK_BYTES
     }
 
     /// Hands the block on, if there is anything in it.
-    fn close_block(&mut self, urgency: Urgency) {
+    pub(super) fn close_block(&mut self, urgency: Urgency) {
         let records = self.block.len() - BLOCK_HEADER_BYTES;
         if records == 0 || self.refused.is_some() {
             return;

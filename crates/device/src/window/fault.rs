@@ -6,7 +6,7 @@ use osier_flash::page::{Done, Outcome, Status};
 
 use super::control::PIECE_PAGES;
 use super::planted::Bug;
-use super::{Event, Mapped, MapperId, Misuse, Output, Resident, Window};
+use super::{Effect, Event, Found, Mapped, MapperId, Misuse, Output, Resident, Window};
 
 /// Fills for which the reserve was not restored, at most: a few, so that it is never empty because of them alone.
 const SHORT_MAX: usize = 4;
@@ -93,12 +93,9 @@ impl<R: Resident> Window<R> {
         }
         self.counts.faults += 1;
         if fault.page >= self.pages {
-            self.answer(&fault, self.now, Grant::NoSuchPage);
-        } else if !self.ask(&fault) {
-            self.counts.blocked += 1;
-            self.blocked.push_back(Blocked { fault });
-            self.reclaim();
-            self.send_all_zaps();
+            self.answer(&fault, self.now, Grant::NoSuchPage, false);
+        } else {
+            self.ask_or_block(&fault);
         }
         if self.retry {
             self.retry_blocked();
@@ -115,8 +112,21 @@ impl<R: Resident> Window<R> {
         }
     }
 
+    /// Asks for a page, now or when something has left.
+    pub(super) fn ask_or_block(&mut self, fault: &Fault) {
+        if !self.ask(fault) {
+            self.counts.blocked += 1;
+            self.blocked.push_back(Blocked { fault: *fault });
+            self.reclaim();
+            self.send_all_zaps();
+        }
+    }
+
     /// Asks the cache for a page; `false` means that it has to be asked again.
     fn ask(&mut self, fault: &Fault) -> bool {
+        if self.sampler.is_on() && self.meets_drawn(fault) {
+            return true;
+        }
         // A frame may be held by a program that does not answer: then another one, but not all of them in one go.
         for _ in 0..PIECE_PAGES {
             // A single line: a store needs the rest of its page.
@@ -283,13 +293,18 @@ impl<R: Resident> Window<R> {
         }
         let reads_damaged = self.has_bug(Bug::ReadDamaged);
         let Some(copy) = self.ftl.payload(page).ok()? else {
+            self.trace.note(Effect::Loaded { page, copy: None });
             self.resident.load(page, None, None);
             return Some(None);
         };
-        let (bytes, is_whole) = self.ftl.media().read(copy, &mut self.room)?;
-        if !is_whole && !reads_damaged {
-            return None;
-        }
+        let found = self.ftl.media().read(copy, &mut self.room);
+        self.trace.note(Effect::Read(match found {
+            Some((_, true)) => Found::Whole,
+            Some((_, false)) => Found::Damaged,
+            None => Found::Nothing,
+        }));
+        let (bytes, _) = found.filter(|(_, is_whole)| *is_whole || reads_damaged)?;
+        self.trace.note(Effect::Loaded { page, copy: Some(copy) });
         self.resident.load(page, Some(copy), Some(bytes));
         Some(Some(copy))
     }
@@ -303,7 +318,7 @@ impl<R: Resident> Window<R> {
         };
         let due = due.max(self.now);
         if filling.is_lost {
-            return self.answer(fault, due, Grant::Lost);
+            return self.answer(fault, due, Grant::Lost, false);
         }
         filling.mapped.by |= fault.mapper.bit();
         filling.mapped.is_dirty |= fault.is_store;
@@ -314,14 +329,14 @@ impl<R: Resident> Window<R> {
     fn grant(&mut self, fault: &Fault, at: Nanos) {
         let grant = if fault.is_store { Grant::Writable } else { Grant::Armed };
         let ns = if fault.is_store { self.overhead.store_ns } else { self.overhead.load_ns };
-        self.answer(fault, Nanos(at.0 + ns), grant);
+        self.answer(fault, Nanos(at.0 + ns), grant, false);
     }
 
-    fn answer(&mut self, fault: &Fault, due: Nanos, grant: Grant) {
+    pub(super) fn answer(&mut self, fault: &Fault, due: Nanos, grant: Grant, is_sample: bool) {
         self.counts.lost += u64::from(grant == Grant::Lost);
         let Fault { mapper, lane, page, more_max, .. } = *fault;
         // How many there are is looked at when the answer is handed out: what was wanted with the page has begun then.
-        self.outputs.push_back(Output::Answer { mapper, lane, page, due, grant, more: more_max });
+        self.outputs.push_back(Output::Answer { mapper, lane, page, due, grant, more: more_max, is_sample });
     }
 
     /// Says with each answer which of the pages that follow are mapped with it: those that somebody brought in ahead,
@@ -346,6 +361,9 @@ impl<R: Resident> Window<R> {
     /// Grants a page for loads to who has not asked for it; whether it is there at `due` and mapped by nobody.
     fn grant_ahead(&mut self, mapper: MapperId, page: u64, due: Nanos) -> bool {
         let is_early = self.has_bug(Bug::AheadTooEarly);
+        if self.sampler.has(page) {
+            return false;
+        }
         let mapped = match self.cache.presence(page) {
             Presence::Resident { frame, .. } => self.mapped.get_mut(frame as usize),
             Presence::Filling { frame } => self
@@ -357,6 +375,7 @@ impl<R: Resident> Window<R> {
         };
         let Some(mapped) = mapped.filter(|mapped| mapped.by == 0) else { return false };
         mapped.by = mapper.bit();
+        mapped.drawn &= !mapper.bit();
         self.counts.ahead += 1;
         // A hit, or one that came while the page was on its way: it asks for nothing.
         self.cache.request(page, CacheOp { is_write: false, lines: 1 });

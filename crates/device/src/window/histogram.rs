@@ -21,11 +21,13 @@ pub enum Measure {
     Device,
     /// The call that maps the page.
     Mapping,
+    /// Of pages that were drawn for a sample, which are in none of the others: from the fault to being mapped again.
+    Sampling,
 }
 
 impl Measure {
     /// Bytes of all of them.
-    pub const BYTES: u64 = 5 * HISTOGRAM_WORDS * 8;
+    pub const BYTES: u64 = 6 * HISTOGRAM_WORDS * 8;
 
     /// Offset of its histogram.
     #[must_use]

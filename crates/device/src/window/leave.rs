@@ -10,7 +10,7 @@ use osier_flash::Nanos;
 use osier_flash::page::{Outcome, Refused, Status};
 
 use super::planted::Bug;
-use super::{MAPPERS_MAX, Mapped, MapperId, Misuse, Output, Resident, StoreError, Window};
+use super::{Effect, MAPPERS_MAX, Mapped, MapperId, Misuse, Output, Resident, StoreError, Window};
 
 /// Most pages of one [`Output::Zap`]: as many as a message has room for.
 pub const ZAP_PAGES_MAX: usize = 7;
@@ -43,9 +43,25 @@ pub(super) struct Zaps {
     /// Not asked for yet.
     pending: Vec<u64>,
     /// Asked for and not acknowledged, in order.
-    asked: VecDeque<Vec<u64>>,
+    asked: VecDeque<Asked>,
     /// When the first of these was asked for, or the one before it acknowledged.
     since: Nanos,
+}
+
+/// Pages that go together, to leave or for a sample.
+#[derive(Clone, Debug)]
+struct Asked {
+    pages: Vec<u64>,
+    is_sample: bool,
+}
+
+impl Zaps {
+    pub(super) fn ask(&mut self, now: Nanos, pages: &[u64], is_sample: bool) {
+        if self.asked.is_empty() {
+            self.since = now;
+        }
+        self.asked.push_back(Asked { pages: pages.to_vec(), is_sample });
+    }
 }
 
 impl<R: Resident> Window<R> {
@@ -53,8 +69,9 @@ impl<R: Resident> Window<R> {
     pub(super) fn leave(&mut self, page: u64, was: Mapped, frame: Option<u32>, command: Option<u64>) {
         let cell = self.cell(page);
         self.map[cell] -= 1;
-        let Mapped { by, is_dirty, copy } = was;
+        let Mapped { by, is_dirty, copy, .. } = was;
         self.leaving.insert(page, Leaving { by, is_dirty, is_unmapped: false, copy, frame, command });
+        let somebody_waits = self.forget_drawn(page);
         if was.by == 0 {
             return self.unmapped(page);
         }
@@ -64,20 +81,20 @@ impl<R: Resident> Window<R> {
                 self.send_zaps(mapper);
             }
         }
+        if somebody_waits {
+            self.send_all_zaps();
+        }
     }
 
     fn send_zaps(&mut self, mapper: MapperId) {
         let zaps = &mut self.zaps[usize::from(mapper.0)];
         let pending = std::mem::take(&mut zaps.pending);
-        if zaps.asked.is_empty() {
-            zaps.since = self.now;
-        }
         for pages in pending.chunks(ZAP_PAGES_MAX) {
             self.counts.zaps += pages.len() as u64;
-            zaps.asked.push_back(pages.to_vec());
+            zaps.ask(self.now, pages, false);
             let is_known = |page: &u64| self.leaving.get(page).is_some_and(|leaving| leaving.is_dirty);
             let known = pages.iter().rev().fold(0, |known, page| known << 1 | u64::from(is_known(page)));
-            self.outputs.push_back(Output::Zap { mapper, pages: pages.to_vec(), known });
+            self.outputs.push_back(Output::Zap { mapper, pages: pages.to_vec(), known, is_sample: false });
         }
     }
 
@@ -96,11 +113,16 @@ impl<R: Resident> Window<R> {
     pub fn zapped(&mut self, now: Nanos, mapper: MapperId, dirty: u64) -> Result<(), Misuse> {
         self.advance(now);
         let zaps = self.zaps.get_mut(usize::from(mapper.0)).ok_or(Misuse::NotAttached(mapper))?;
-        let pages = zaps.asked.pop_front().ok_or(Misuse::NothingToZap(mapper))?;
+        let Asked { pages, is_sample } = zaps.asked.pop_front().ok_or(Misuse::NothingToZap(mapper))?;
         zaps.since = self.now;
         self.silent &= !mapper.bit();
         for (index, page) in pages.into_iter().enumerate() {
-            self.acknowledged(mapper, page, dirty >> index & 1 == 1);
+            let is_dirty = dirty >> index & 1 == 1;
+            if is_sample {
+                self.drawn_unmapped(mapper, page, is_dirty);
+            } else {
+                self.acknowledged(mapper, page, is_dirty);
+            }
         }
         self.retry_blocked();
         Ok(())
@@ -123,8 +145,23 @@ impl<R: Resident> Window<R> {
         let zaps = std::mem::take(&mut self.zaps[usize::from(mapper.0)]);
         self.silent &= !mapper.bit();
         let is_dirty = !self.has_bug(Bug::DeadMappersPagesAreClean);
-        for page in zaps.asked.into_iter().flatten().chain(zaps.pending) {
-            self.acknowledged(mapper, page, is_dirty);
+        for Asked { pages, is_sample } in
+            zaps.asked.into_iter().chain([Asked { pages: zaps.pending, is_sample: false }])
+        {
+            for page in pages {
+                if is_sample {
+                    self.drawn_abandoned(mapper, page, is_dirty);
+                } else {
+                    self.acknowledged(mapper, page, is_dirty);
+                }
+            }
+        }
+    }
+
+    /// A page was stored to before it began to leave.
+    pub(super) fn found_dirty(&mut self, page: u64, is_dirty: bool) {
+        if let Some(leaving) = self.leaving.get_mut(&page).filter(|leaving| !leaving.is_unmapped) {
+            leaving.is_dirty |= is_dirty;
         }
     }
 
@@ -135,6 +172,12 @@ impl<R: Resident> Window<R> {
         }
         let talking = mappers(self.attached & !self.silent).map(|mapper| &self.zaps[usize::from(mapper.0)]);
         talking.filter(|zaps| !zaps.asked.is_empty()).map(|zaps| zaps.since.0 + SILENT_NS).min().unwrap_or(u64::MAX)
+    }
+
+    /// Whether a mapper becomes silent by `now`.
+    pub(super) fn finds_silence(&self, now: Nanos) -> bool {
+        let mut talking = mappers(self.attached & !self.silent).map(|mapper| &self.zaps[usize::from(mapper.0)]);
+        talking.any(|zaps| !zaps.asked.is_empty() && now.0 >= zaps.since.0 + SILENT_NS)
     }
 
     /// Finds mappers that have become silent; fills that wait for a frame of theirs are begun again elsewhere.
@@ -172,8 +215,14 @@ impl<R: Resident> Window<R> {
         }
         let copy = leaving.copy;
         self.counts.left += 1;
-        self.resident.left(page, copy);
+        self.vacate(page, copy);
         self.drained(page);
+    }
+
+    /// Nobody needs a page's place any more, which has the bytes of this copy.
+    fn vacate(&mut self, page: u64, copy: Option<u64>) {
+        self.trace.note(Effect::Left { page, copy });
+        self.resident.left(page, copy);
     }
 
     /// Takes the oldest dirty page that has been unmapped to the flash; whether there was one, and room for it.
@@ -186,7 +235,7 @@ impl<R: Resident> Window<R> {
             Ok(copy) => copy,
             Err(_) if self.has_bug(Bug::ForgetUnsaved) => {
                 self.unsaved.pop_front();
-                self.resident.left(page, None);
+                self.vacate(page, None);
                 self.drained(page);
                 return true;
             }
@@ -199,7 +248,7 @@ impl<R: Resident> Window<R> {
         self.unsaved.pop_front();
         self.counts.left += 1;
         self.counts.left_dirty += 1;
-        self.resident.left(page, Some(copy));
+        self.vacate(page, Some(copy));
         if !self.unwritten.is_empty() || !self.write(page, copy) {
             self.unwritten.push_back((page, copy));
         }
@@ -214,10 +263,15 @@ impl<R: Resident> Window<R> {
         let old = if self.has_bug(Bug::KeepOldCopy) { self.ftl.payload(page).ok().flatten() } else { None };
         let old = old.and_then(|copy| self.ftl.media().read(copy, &mut self.room).map(|(bytes, _)| *bytes));
         let resident = &mut self.resident;
-        self.ftl.media_mut().save(|bytes| match old {
+        let saved = self.ftl.media_mut().save(|bytes| match old {
             Some(old) => *bytes = old,
             None => resident.save(page, bytes),
-        })
+        });
+        self.trace.note(match saved {
+            Ok(copy) => Effect::Saved { page, copy, checksum: self.ftl.media().checksum(copy) },
+            Err(_) => Effect::NotSaved { page },
+        });
+        saved
     }
 
     /// Hands a page to the flash; `false` when too many wait there.
@@ -271,6 +325,6 @@ impl<R: Resident> Window<R> {
     }
 }
 
-fn mappers(bits: u64) -> impl Iterator<Item = MapperId> {
+pub(super) fn mappers(bits: u64) -> impl Iterator<Item = MapperId> {
     (0..MAPPERS_MAX as u8).map(MapperId).filter(move |mapper| bits & mapper.bit() != 0)
 }

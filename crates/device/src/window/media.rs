@@ -175,6 +175,12 @@ impl ByteMedia {
         Some((bytes, crc32c::crc32c(bytes) == self.copies[copy as usize].checksum))
     }
 
+    /// The CRC-32C of a copy as it was saved.
+    #[must_use]
+    pub fn checksum(&self, copy: u64) -> u32 {
+        self.copies[copy as usize].checksum
+    }
+
     /// The bytes of a copy as they are now, if they are at hand.
     #[must_use]
     pub fn at_hand(&self, copy: u64) -> Option<&PageBytes> {

@@ -17,7 +17,7 @@ use super::{Command, Grant, WindowStats};
 pub type Words = [u64; 8];
 
 /// Version of what follows; both sides must have the same.
-pub const VERSION: u64 = 3;
+pub const VERSION: u64 = 4;
 /// Lanes of a mapper: faults that it may have under way.
 pub const LANES: usize = 64;
 /// Bytes of a lane: the mapper's line and the device's.
@@ -25,6 +25,17 @@ pub const LANE_BYTES: u64 = 128;
 /// Entries of each ring.
 pub const RING_ENTRIES: usize = 1024;
 
+/// Offset of the word in which a program says how many lanes it ever used.
+pub const LANES_USED_AT: u64 = 0;
+/// Offset of the device's figures.
+pub const FIGURES_AT: u64 = 8;
+/// Offset of the word in which a program says that whoever faults unmaps, so that the thread for that need not be woken
+/// at once.
+pub const HELPS_AT: u64 = 128;
+/// Offset of the word in which a program sums up, in nanoseconds, what samples have cost it.
+pub const SAMPLING_AT: u64 = 136;
+/// Offset of the word that says on which processor the device runs, counted from 1.
+pub const PROCESSOR_AT: u64 = 192;
 /// Parameters of a policy that an entry has room for.
 const PARAMETERS_MAX: usize = 5;
 
@@ -36,6 +47,8 @@ const GREETING: u64 = u64::from_le_bytes(*b"OSIRWIN1");
 const TEXT_AT: usize = 48;
 
 const KIND_SHIFT: u32 = 56;
+/// Of a zap, beside the count of its pages.
+const SAMPLE_SHIFT: u32 = 8;
 const MORE_MASK: u64 = u8::MAX as u64;
 const TAG_MASK: u64 = u32::MAX as u64;
 const ZAP: u64 = 1;
@@ -121,10 +134,14 @@ pub struct Figures {
     pub blocked: u64,
     /// Dirty pages that the flash refused because it is worn out: lost.
     pub dropped: u64,
+    /// Of the pages that were drawn and unmapped for a sample, those that were used within a period.
+    pub samples_used: u64,
+    /// All of these that were used or not.
+    pub samples: u64,
 }
 
 /// Words of the figures.
-pub const FIGURES: usize = 12;
+pub const FIGURES: usize = 14;
 
 impl Figures {
     /// As the words that programs read.
@@ -132,6 +149,7 @@ impl Figures {
     pub fn encode(&self) -> [u64; FIGURES] {
         let Figures { faults, misses, left, left_dirty, resident, frames, .. } = *self;
         let Figures { lost, flash_written, flash_moved, superblocks_erased, blocked, dropped, .. } = *self;
+        let Figures { samples_used, samples, .. } = *self;
         [
             faults,
             misses,
@@ -145,6 +163,8 @@ impl Figures {
             superblocks_erased,
             blocked,
             dropped,
+            samples_used,
+            samples,
         ]
     }
 
@@ -152,15 +172,16 @@ impl Figures {
     #[must_use]
     pub fn decode(words: [u64; FIGURES]) -> Figures {
         let [faults, misses, left, left_dirty, resident, frames, more @ ..] = words;
-        let [lost, flash_written, flash_moved, superblocks_erased, blocked, dropped] = more;
-        let own = Figures { faults, misses, left, left_dirty, resident, frames, ..Figures::default() };
+        let [lost, flash_written, flash_moved, superblocks_erased, blocked, dropped, samples_used, samples] = more;
+        let own =
+            Figures { faults, misses, left, left_dirty, resident, frames, samples_used, samples, ..Figures::default() };
         Figures { lost, flash_written, flash_moved, superblocks_erased, blocked, dropped, ..own }
     }
 }
 
 impl From<&WindowStats> for Figures {
     fn from(stats: &WindowStats) -> Figures {
-        let WindowStats { counts, flash, resident, frames, .. } = stats;
+        let WindowStats { counts, samples, flash, resident, frames, .. } = stats;
         Figures {
             faults: counts.faults,
             misses: counts.misses,
@@ -174,6 +195,8 @@ impl From<&WindowStats> for Figures {
             superblocks_erased: flash.superblocks_erased,
             blocked: counts.blocked,
             dropped: counts.dropped,
+            samples_used: samples.used,
+            samples: samples.samples(),
         }
     }
 }
@@ -218,6 +241,8 @@ pub struct Reply {
     pub answered_ns: u64,
     /// How many of the pages that follow may be mapped with it, so that a store leaves a trace.
     pub more: u8,
+    /// It faulted because it was drawn for a sample.
+    pub is_sample: bool,
 }
 
 impl Reply {
@@ -230,7 +255,7 @@ impl Reply {
             Grant::Lost => 3,
             Grant::NoSuchPage => 4,
         };
-        [0, self.due_ns, grant, self.taken_ns, self.answered_ns, self.more.into(), 0, 0]
+        [0, self.due_ns, grant, self.taken_ns, self.answered_ns, self.more.into(), self.is_sample.into(), 0]
     }
 
     /// What a line says; nothing if it says nothing that there is.
@@ -244,7 +269,8 @@ impl Reply {
             _ => return None,
         };
         let more = (words[5] & MORE_MASK) as u8;
-        Some(Reply { due_ns: words[1], grant, taken_ns: words[3], answered_ns: words[4], more })
+        let is_sample = words[6] & 1 == 1;
+        Some(Reply { due_ns: words[1], grant, taken_ns: words[3], answered_ns: words[4], more, is_sample })
     }
 }
 
@@ -257,6 +283,8 @@ pub enum ToMapper {
         count: usize,
         /// The pages.
         pages: [u64; ZAP_PAGES_MAX],
+        /// They stay in the cache: a sample.
+        is_sample: bool,
     },
     /// A command has ended.
     Done {
@@ -329,8 +357,8 @@ impl ToMapper {
     pub fn encode(&self) -> Words {
         let mut words = [0; 8];
         match self {
-            ToMapper::Zap { count, pages } => {
-                words[0] = ZAP << KIND_SHIFT | *count as u64;
+            ToMapper::Zap { count, pages, is_sample } => {
+                words[0] = ZAP << KIND_SHIFT | u64::from(*is_sample) << SAMPLE_SHIFT | *count as u64;
                 words[1..].copy_from_slice(pages);
             }
             ToMapper::Done { tag, result } => {
@@ -359,8 +387,9 @@ impl ToMapper {
         match words[0] >> KIND_SHIFT {
             ZAP => {
                 let count = (words[0] & 0xff) as usize;
+                let is_sample = words[0] >> SAMPLE_SHIFT & 1 == 1;
                 let pages = words[1..].try_into().ok()?;
-                (count <= ZAP_PAGES_MAX).then_some(ToMapper::Zap { count, pages })
+                (count <= ZAP_PAGES_MAX).then_some(ToMapper::Zap { count, pages, is_sample })
             }
             DONE => {
                 let (a, b) = (words[2], words[3]);
@@ -484,7 +513,11 @@ mod tests {
         ];
         let results = refusals.into_iter().map(Err).chain([Ok(report)]);
         let dones = results.map(|result| ToMapper::Done { tag: u32::MAX, result });
-        for message in dones.chain([ToMapper::Zap { count: 7, pages: [1, 2, 3, 4, 5, 6, u64::MAX] }]) {
+        for message in dones.chain([false, true].map(|is_sample| ToMapper::Zap {
+            count: 7,
+            pages: [1, 2, 3, 4, 5, 6, u64::MAX],
+            is_sample,
+        })) {
             assert_eq!(ToMapper::decode(&message.encode()), Some(message));
         }
         let policy = |word: &str| {
@@ -507,7 +540,8 @@ mod tests {
             assert_eq!(ToDevice::decode(&words), Ok(message));
         }
         for grant in [Grant::Writable, Grant::Armed, Grant::Lost, Grant::NoSuchPage] {
-            let reply = Reply { due_ns: u64::MAX, grant, taken_ns: 3, answered_ns: 4, more: 255 };
+            let is_sample = grant == Grant::Armed;
+            let reply = Reply { due_ns: u64::MAX, grant, taken_ns: 3, answered_ns: 4, more: 255, is_sample };
             assert_eq!(Reply::decode(&reply.encode()), Some(reply));
         }
         let ask = Ask { page: 5, is_store: true, at_ns: 6, more_max: 15 };

@@ -9,6 +9,7 @@
 //!
 //! - [`fault`]: faults become fills from the flash, and are answered;
 //! - [`leave`]: victims are unmapped everywhere, and written to the flash if they are dirty;
+//! - [`sample`]: hits, of which nobody hears, are sampled;
 //! - [`control`]: prefetch, pin, unpin, evict, policy;
 //! - [`media`]: the flash with the bytes of its pages;
 //! - [`message`]: what a mapper and the device say to each other;
@@ -34,9 +35,13 @@ pub mod request;
 mod fault;
 mod leave;
 mod planted;
+mod sample;
+#[cfg(test)]
+mod sample_tests;
 mod stats;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
+mod trace;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
@@ -49,7 +54,9 @@ use osier_link::{CxlFlit, CxlMessage, Link, Time, Transaction};
 use crate::model::{ModelConfig, ModelError};
 use control::Commands;
 use fault::{Blocked, Filling};
-use leave::{Leaving, Zaps};
+use leave::{Leaving, Zaps, mappers};
+use sample::Sampler;
+use trace::Trace;
 
 pub use control::{Command, CommandError, Report};
 pub use fault::{Fault, Grant};
@@ -59,7 +66,9 @@ pub use media::{ByteMedia, CopyStore, PageBytes, StoreError};
 pub use planted::Bug;
 #[cfg(not(any(test, feature = "planted")))]
 use planted::Bug;
+pub use sample::{SampleCounts, Sampling};
 pub use stats::{WindowCounts, WindowStats};
+pub(crate) use trace::{Effect, Found};
 
 /// Bytes of a page of the window.
 pub const PAGE_BYTES: usize = osier_flash::BLOCK_BYTES as usize;
@@ -128,6 +137,8 @@ pub enum Output {
         grant: Grant,
         /// How many of the pages that follow may be mapped with it, so that a store leaves a trace.
         more: u8,
+        /// It faulted because it was drawn for a sample.
+        is_sample: bool,
     },
     /// The mapper unmaps these pages, then looks what was stored to, and acknowledges. In the order of these outputs.
     Zap {
@@ -137,6 +148,8 @@ pub enum Output {
         pages: Vec<u64>,
         /// Pages that are known to be dirty, a bit each, the first page's lowest: nobody needs to look.
         known: u64,
+        /// They stay in the cache: a sample.
+        is_sample: bool,
     },
     /// A command has ended.
     Done {
@@ -170,12 +183,16 @@ pub enum Misuse {
 enum Event {
     /// The page of a frame is resident.
     Arrived(u32),
+    /// A page that was drawn was not used within a period.
+    Unused { page: u64, serial: u64 },
 }
 
-/// Who maps the page of a frame, whether it is known to be dirty, and from which copy of the flash it came.
+/// Who maps the page of a frame, who does not because it was drawn for a sample, whether it is known to be dirty, and
+/// from which copy of the flash it came.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mapped {
     by: u64,
+    drawn: u64,
     is_dirty: bool,
     copy: Option<u64>,
 }
@@ -235,11 +252,13 @@ pub struct Window<R> {
     /// Whether something happened that what is blocked may have waited for.
     retry: bool,
     commands: Commands,
+    sampler: Sampler,
     agenda: BinaryHeap<Reverse<(u64, u64, Event)>>,
     serial: u64,
     completed: Vec<Completed>,
     outputs: VecDeque<Output>,
     counts: WindowCounts,
+    trace: Trace,
     bug: Option<Bug>,
 }
 
@@ -339,11 +358,13 @@ impl<R: Resident> Window<R> {
             brings_ahead: false,
             retry: false,
             commands: Commands::default(),
+            sampler: Sampler::new(config.sampling, seed),
             agenda: BinaryHeap::new(),
             serial: 0,
             completed: Vec::new(),
             outputs: VecDeque::new(),
             counts: WindowCounts::default(),
+            trace: Trace::default(),
             bug: None,
             reserve,
         })
@@ -353,6 +374,12 @@ impl<R: Resident> Window<R> {
     #[must_use]
     pub fn pages(&self) -> u64 {
         self.pages
+    }
+
+    /// How hits are sampled.
+    #[must_use]
+    pub fn sampling(&self) -> Sampling {
+        self.sampler.sampling()
     }
 
     /// The shared memory.
@@ -377,6 +404,7 @@ impl<R: Resident> Window<R> {
         }
         let mapper = MapperId(free as u8);
         self.attached |= mapper.bit();
+        self.begin_sampling();
         Ok(mapper)
     }
 
@@ -392,10 +420,12 @@ impl<R: Resident> Window<R> {
             filling.forget(mapper);
         }
         let is_dirty = !self.has_bug(Bug::DeadMappersPagesAreClean);
-        for mapped in self.mapped.iter_mut().filter(|mapped| mapped.by & mapper.bit() != 0) {
+        for mapped in &mut self.mapped {
+            mapped.is_dirty |= is_dirty && mapped.by & mapper.bit() != 0;
             mapped.by &= !mapper.bit();
-            mapped.is_dirty |= is_dirty;
+            mapped.drawn &= !mapper.bit();
         }
+        self.forget_waiters(mapper);
         let keeps_pins = self.has_bug(Bug::KeepPinsOfTheGone);
         self.commands.forget(mapper, keeps_pins);
         self.outputs.retain(|output| output.mapper() != mapper);
@@ -445,8 +475,34 @@ impl<R: Resident> Window<R> {
         let is_waited_for = !self.blocked.is_empty() || self.commands.are_waiting();
         let is_ready = self.commands.are_ready() || (self.retry && is_waited_for);
         let own = if is_ready { self.now.0 } else { own };
-        let at = own.min(self.next_below()).min(save).min(self.next_silence());
+        let at = own.min(self.next_below()).min(save).min(self.next_silence()).min(self.sampler.next());
         (at < u64::MAX).then_some(Nanos(at))
+    }
+
+    /// Whether a [`Window::poll`] would do nothing but move the time.
+    pub(crate) fn is_idle_at(&self, now: Nanos) -> bool {
+        let is_settled = self.outputs.is_empty() && self.short.is_empty() && !self.retry;
+        is_settled && !self.finds_silence(now) && self.next_event().is_none_or(|at| at > now)
+    }
+
+    /// The time up to which everything has happened.
+    pub(crate) fn now(&self) -> Nanos {
+        self.now
+    }
+
+    /// Outputs that the next [`Window::poll`] hands out.
+    pub(crate) fn outputs_waiting(&self) -> usize {
+        self.outputs.len()
+    }
+
+    /// Begins to keep what happens to the shared memory and on the media, or ends it.
+    pub(crate) fn keep_effects(&mut self, is_kept: bool) {
+        self.trace.keep(is_kept);
+    }
+
+    /// What happened since the last call.
+    pub(crate) fn take_effects(&mut self, effects: &mut Vec<Effect>) {
+        self.trace.take(effects);
     }
 
     fn next_below(&self) -> u64 {
@@ -505,7 +561,8 @@ impl<R: Resident> Window<R> {
         self.stalled.as_ref().map(|(_, error)| error)
     }
 
-    fn advance(&mut self, now: Nanos) {
+    /// Lets happen what happens up to `now`.
+    pub(crate) fn advance(&mut self, now: Nanos) {
         loop {
             let own = self.agenda.peek().map_or(u64::MAX, |Reverse((at, ..))| *at);
             let below = self.next_below();
@@ -515,14 +572,20 @@ impl<R: Resident> Window<R> {
             self.now = self.now.max(Nanos(own.min(below)));
             if below <= own {
                 self.take_from_flash();
-            } else if let Some(Reverse((.., Event::Arrived(frame)))) = self.agenda.pop() {
-                self.arrived(frame);
+            } else if let Some(Reverse((.., event))) = self.agenda.pop() {
+                match event {
+                    Event::Arrived(frame) => self.arrived(frame),
+                    Event::Unused { page, serial } => self.watched_in_vain(page, serial),
+                }
             }
             if self.retry {
                 self.retry_blocked();
             }
         }
         self.now = self.now.max(now);
+        if self.sampler.next() <= self.now.0 {
+            self.sample();
+        }
     }
 
     fn take_from_flash(&mut self) {

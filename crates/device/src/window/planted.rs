@@ -24,6 +24,10 @@ pub enum Bug {
     AheadTooEarly,
     /// A page that the store has no room for is taken for saved.
     ForgetUnsaved,
+    /// What was stored to a page before it was drawn for a sample is forgotten.
+    ForgetSampledDirty,
+    /// A page that was drawn is granted to who has not yet acknowledged that it is unmapped.
+    GrantBeforeUnmapped,
     /// A command goes through all its pages before anything else is done.
     RangeInOneGo,
     /// What a mapper had pinned stays pinned when it has gone.
@@ -35,7 +39,7 @@ pub enum Bug {
 impl Bug {
     /// All of them.
     #[cfg(any(test, feature = "planted"))]
-    pub const ALL: [Bug; 13] = [
+    pub const ALL: [Bug; 15] = [
         Bug::ForgetDirty,
         Bug::LastMapperDecides,
         Bug::LeaveAtFirstAck,
@@ -46,6 +50,8 @@ impl Bug {
         Bug::ForgetRefused,
         Bug::AheadTooEarly,
         Bug::ForgetUnsaved,
+        Bug::ForgetSampledDirty,
+        Bug::GrantBeforeUnmapped,
         Bug::RangeInOneGo,
         Bug::KeepPinsOfTheGone,
         Bug::AwaitTheSilent,

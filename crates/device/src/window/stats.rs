@@ -2,11 +2,12 @@
 
 use osier_cache::Stats as CacheStats;
 use osier_flash::page::PageFtlStats;
+use serde::Serialize;
 
-use super::{Resident, Window};
+use super::{Resident, SampleCounts, Window};
 
 /// The window's own counts, since it was made. Pages, unless a field says otherwise.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct WindowCounts {
     /// Faults reported.
     pub faults: u64,
@@ -39,10 +40,12 @@ pub struct WindowCounts {
 }
 
 /// A snapshot of all figures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct WindowStats {
     /// The window's own.
     pub counts: WindowCounts,
+    /// What sampling saw of hits.
+    pub samples: SampleCounts,
     /// The cache's. It takes every page that is mapped for dirty: what was is in `counts`.
     pub cache: CacheStats,
     /// The flash's.
@@ -53,12 +56,21 @@ pub struct WindowStats {
     pub frames: u64,
 }
 
+impl WindowStats {
+    /// The figures as one JSON object, on one line.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("numbers under names are JSON")
+    }
+}
+
 impl<R: Resident> Window<R> {
     /// The figures as they are now.
     #[must_use]
     pub fn stats(&self) -> WindowStats {
         WindowStats {
             counts: self.counts,
+            samples: self.sampler.counts,
             cache: self.cache.stats(),
             flash: self.ftl.stats(),
             resident: self.frames_used(),

@@ -12,6 +12,7 @@ use osier_flash::page::Outcome;
 
 use super::*;
 use crate::profile::{Profile, parse_override};
+use crate::record::{RecordedWindow, Tape, WindowOrigin};
 
 /// What a page's memory holds when the page has left: nobody may see it.
 const GARBAGE: u8 = 0xdb;
@@ -20,7 +21,7 @@ const THREADS: usize = 2;
 /// Bytes of each page that are looked at.
 const OFFSETS: [usize; 3] = [0, 1777, 4095];
 
-struct Memory {
+pub(crate) struct Memory {
     pages: Vec<PageBytes>,
     /// Every version of each page that was saved for the flash, by the bytes that are looked at.
     saved: Vec<Vec<[u8; 3]>>,
@@ -29,7 +30,7 @@ struct Memory {
 }
 
 impl Memory {
-    fn new(pages: u64) -> Memory {
+    pub(crate) fn new(pages: u64) -> Memory {
         Memory {
             pages: vec![[GARBAGE; PAGE_BYTES]; pages as usize],
             saved: vec![vec![[0; 3]]; pages as usize],
@@ -65,7 +66,8 @@ impl Resident for Memory {
     }
 }
 
-fn config(pages: u64, frames: u32, eviction: &str) -> ModelConfig {
+/// What a window of so many pages and frames is made from.
+pub(crate) fn origin(pages: u64, frames: u32, eviction: &str) -> WindowOrigin {
     let overrides = [
         "geometry.channels=2",
         "geometry.chips_per_channel=1",
@@ -76,16 +78,35 @@ fn config(pages: u64, frames: u32, eviction: &str) -> ModelConfig {
         "ftl.collection.moves_max=2",
         "cache.pinned_pages_max=3",
     ];
-    let mut overrides: Vec<_> = overrides.iter().map(|text| parse_override(text).unwrap()).collect();
-    overrides.push(parse_override(&format!("cache.size={{bytes={}}}", u64::from(frames) * 4096)).unwrap());
-    overrides.push(parse_override(&format!("cache.eviction=\"{eviction}\"")).unwrap());
-    let text = Profile::built_in_text("cylon").unwrap();
-    Profile::parse_with("cylon", text, &overrides).unwrap().model(Some(pages * 4096)).unwrap()
+    let mut settings: Vec<_> = overrides.iter().map(|text| parse_override(text).unwrap()).collect();
+    settings.push(parse_override(&format!("cache.size={{bytes={}}}", u64::from(frames) * 4096)).unwrap());
+    settings.push(parse_override(&format!("cache.eviction=\"{eviction}\"")).unwrap());
+    WindowOrigin {
+        profile_name: "cylon".to_owned(),
+        profile_text: Profile::built_in_text("cylon").unwrap().to_owned(),
+        settings,
+        capacity_bytes: pages * 4096,
+        reserve: Reserve { frames: 2, batch: 1 },
+        seed: 1,
+    }
+}
+
+/// How hits are sampled, as a setting.
+pub(crate) fn sampling(pages: u64, period_us: u64) -> (String, toml::Value) {
+    parse_override(&format!("window={{sample_pages={pages},sample_period_us={period_us}}}")).unwrap()
+}
+
+pub(crate) fn config_of(origin: &WindowOrigin) -> ModelConfig {
+    origin.profile().unwrap().model(Some(origin.capacity_bytes)).unwrap()
+}
+
+fn config(pages: u64, frames: u32, eviction: &str) -> ModelConfig {
+    config_of(&origin(pages, frames, eviction))
 }
 
 /// Why a run failed.
 #[derive(Debug)]
-struct Wrong(String);
+pub(crate) struct Wrong(pub String);
 
 #[derive(Clone, Copy, Debug)]
 struct Access {
@@ -116,9 +137,9 @@ struct Process {
     acks: VecDeque<u64>,
 }
 
-struct World {
+pub(crate) struct World {
     config: ModelConfig,
-    window: Window<Memory>,
+    pub(crate) window: RecordedWindow<Memory>,
     now: Nanos,
     random: SplitMix64,
     processes: [Process; MAPPERS],
@@ -135,17 +156,30 @@ struct World {
 
 impl World {
     fn new(seed: u64, bug: Option<Bug>) -> World {
+        World::with_tape(seed, bug, None)
+    }
+
+    /// One whose window is recorded, if there is a tape.
+    pub(crate) fn with_tape(seed: u64, bug: Option<Bug>, tape: Option<Tape>) -> World {
         let mut random = SplitMix64::new(seed);
         let frames = 12 + random.below(20) as u32;
         let pages = u64::from(frames) * (2 + random.below(3));
         let eviction = ["fifo", "lru", "clock", "s3-fifo", "sieve"][random.below(5) as usize];
         let reserve = Reserve { frames: 1 + random.below(6) as u32, batch: 1 };
         let reserve = Reserve { batch: 1 + random.below(u64::from(reserve.frames)) as u32, ..reserve };
-        let config = config(pages, frames, eviction);
+        let mut origin = WindowOrigin { reserve, seed, ..origin(pages, frames, eviction) };
+        // Often, so that pages are drawn while they come, leave and lose their programs.
+        let sample_pages = random.below(4);
+        origin.settings.push(sampling(sample_pages, 10 + random.below(60)));
+        let config = config_of(&origin);
         let mut window = Window::new(&config, reserve, seed, Memory::new(pages)).unwrap();
         if let Some(bug) = bug {
             window.plant(bug);
         }
+        let window = match tape {
+            Some(tape) => RecordedWindow::begin(window, &origin, tape),
+            None => window.into(),
+        };
         let mut world = World {
             config,
             window,
@@ -372,7 +406,7 @@ impl World {
         Err(Wrong(format!("{access:?} never ended: {:?}", self.threads)))
     }
 
-    fn run(&mut self, steps: u32) -> Result<(), Wrong> {
+    pub(crate) fn run(&mut self, steps: u32) -> Result<(), Wrong> {
         for _ in 0..steps {
             self.step()?;
         }
@@ -383,6 +417,7 @@ impl World {
 #[test]
 fn no_store_is_lost_and_no_load_is_stale() {
     let (mut accesses, mut kills, mut dirty, mut moved, mut blocked, mut bursts) = (0, 0, 0, 0, 0, 0);
+    let mut samples = [0; 4];
     let mut given_up = 0;
     for seed in 0..60 {
         let mut world = World::new(seed, None);
@@ -392,11 +427,14 @@ fn no_store_is_lost_and_no_load_is_stale() {
         (accesses, kills) = (accesses + world.accesses, kills + world.kills);
         (dirty, moved) = (dirty + stats.counts.left_dirty, moved + stats.flash.units_moved);
         (blocked, bursts) = (blocked + stats.counts.blocked, bursts + world.bursts);
+        let SampleCounts { used, unused, gone, faults } = stats.samples;
+        samples = std::array::from_fn(|index| samples[index] + [used, unused, gone, faults][index]);
         given_up += stats.counts.fills_given_up;
     }
     // It would prove little if nothing of this had happened.
     assert!(accesses > 30_000 && kills > 500 && dirty > 5_000, "{accesses} {kills} {dirty}");
     assert!(moved > 500 && blocked > 1_000 && bursts > 500, "{moved} {blocked} {bursts}");
+    assert!(samples.into_iter().all(|count| count > 200), "{samples:?}");
     assert!(given_up > 20, "{given_up} fills were begun again elsewhere");
 }
 
@@ -532,16 +570,17 @@ fn a_power_cut_loses_exactly_what_was_not_programmed() {
             world.now = world.window.next_event().unwrap().max(world.now);
             world.take_outputs();
         }
-        if is_flushed && let Ok(Outcome::Waiting(id)) = world.window.ftl.flush(world.now) {
+        let ftl = &mut world.window.window_mut().ftl;
+        if is_flushed && let Ok(Outcome::Waiting(id)) = ftl.flush(world.now) {
             let mut completed = Vec::new();
             while !completed.iter().any(|completed: &Completed| completed.id == id) {
-                world.now = world.window.ftl.next_event().unwrap();
-                world.window.ftl.poll(world.now, &mut completed);
+                world.now = ftl.next_event().unwrap();
+                ftl.poll(world.now, &mut completed);
             }
         }
         let saved = world.window.resident().saved.clone();
         let World { config, window, reference, .. } = world;
-        let media = window.lose_power();
+        let media = window.into_window().lose_power();
         let memory = Memory::new(reference.len() as u64);
         let reserve = Reserve { frames: 2, batch: 1 };
         let (mut window, _) = Window::recover(&config, reserve, seed, memory, media).unwrap();
@@ -559,8 +598,8 @@ fn a_power_cut_loses_exactly_what_was_not_programmed() {
 
 /// Copies on a disk that is full while it is told so.
 #[derive(Debug, Default)]
-struct Disk {
-    is_full: Arc<AtomicBool>,
+pub(crate) struct Disk {
+    pub(crate) is_full: Arc<AtomicBool>,
     pages: BTreeMap<u32, PageBytes>,
 }
 

@@ -8,27 +8,23 @@ use std::sync::atomic::Ordering;
 
 use osier_device::Nanos;
 use osier_device::window::histogram::{Histogram, Measure};
-use osier_device::window::message::{Ask, FIGURES, Figures, LANE_BYTES, LANES, RING_ENTRIES, Reply, ToMapper, Words};
-use osier_device::window::{Grant, MapperId, ZAP_PAGES_MAX};
+use osier_device::window::message::{
+    Ask, FIGURES, FIGURES_AT, Figures, HELPS_AT, LANE_BYTES, LANES, LANES_USED_AT, PROCESSOR_AT, RING_ENTRIES, Reply,
+    SAMPLING_AT, ToMapper, Words,
+};
+use osier_device::window::{MapperId, ZAP_PAGES_MAX};
 use osier_pmr::words::Lines;
 use osier_pmr::{
     Consumer, DOORBELL_BYTES, Doorbell, Object, ObjectKind, PmrError, Producer, Region, Ring, RingError, SharedLines,
     pass, ring_bytes,
 };
 
-use super::has_ended;
 use super::pagemap::PageMap;
+use super::{SamplingCost, clock, has_ended};
 
 /// `SO_PEERPIDFD` of Linux's `socket.h`, which the libc crate lacks.
 const SO_PEERPIDFD: libc::c_int = 77;
 
-/// Offset of the word in which a program says how many lanes it ever used, and of the one in which it says that whoever
-/// faults unmaps, so that the thread for that need not be woken at once. Between them lie the figures.
-const LANES_USED_AT: u64 = 0;
-const FIGURES_AT: u64 = 8;
-const HELPS_AT: u64 = 128;
-/// Offset of the word that says on which processor the device runs, counted from 1.
-const PROCESSOR_AT: u64 = 192;
 /// Ends of commands that wait for a program to read them. Zaps that wait need no bound: there are only so many pages.
 const UNREAD_ENDS_MAX: usize = 8 * RING_ENTRIES;
 
@@ -56,6 +52,7 @@ struct Zapped {
 /// See the module.
 pub(super) struct Mapper {
     pub id: MapperId,
+    since: Nanos,
     /// The process that attached.
     pub pid: i32,
     /// It does not unmap what it was asked to, and that was said.
@@ -107,6 +104,7 @@ impl Mapper {
         let (pidfd, pid) = peer_process(&socket)?;
         Ok(Mapper {
             id,
+            since: clock(),
             pid,
             is_silent: false,
             has_left: false,
@@ -189,11 +187,11 @@ impl Mapper {
     }
 
     /// Asks it to unmap pages; those whose bit is set in `known` are dirty.
-    pub fn zap(&mut self, pages: &[u64], known: u64) {
+    pub fn zap(&mut self, pages: &[u64], known: u64, is_sample: bool) {
         let mut all = [0; ZAP_PAGES_MAX];
         all[..pages.len()].copy_from_slice(pages);
         self.zapped.push_back(Zapped { pages: all, count: pages.len(), dirty: known, looked: 0 });
-        self.send(&ToMapper::Zap { count: pages.len(), pages: all });
+        self.send(&ToMapper::Zap { count: pages.len(), pages: all, is_sample });
     }
 
     /// It has unmapped the oldest pages that it had not; `false` if there are none.
@@ -230,10 +228,14 @@ impl Mapper {
         self.zapped.pop_front().map(|zapped| zapped.dirty)
     }
 
-    /// Answers the fault of a lane; `more` of the pages that follow are granted with it.
-    pub fn answer(&mut self, lane: u16, due: Nanos, grant: Grant, more: u8, now: Nanos) {
+    /// When the device took the fault of a lane.
+    pub fn taken_ns(&self, lane: u16) -> u64 {
+        self.taken_ns[usize::from(lane)]
+    }
+
+    /// Answers the fault of a lane.
+    pub fn answer(&mut self, lane: u16, reply: &Reply) {
         let lane = usize::from(lane);
-        let reply = Reply { due_ns: due.0, grant, taken_ns: self.taken_ns[lane], answered_ns: now.0, more };
         let line = lane * 2 + 1;
         self.lanes.store_rest(line, &reply.encode());
         self.asked &= !(1 << lane);
@@ -265,6 +267,12 @@ impl Mapper {
             self.has_sent = false;
             self.bell.ring();
         }
+    }
+
+    /// What samples have cost the program so far, as it says, and how long it has been there.
+    pub fn sampling(&self, now: Nanos) -> SamplingCost {
+        let ns = self.words.word64(SAMPLING_AT).load(Ordering::Relaxed);
+        SamplingCost { ns, program_ns: now.0.saturating_sub(self.since.0) }
     }
 
     /// Writes the figures where the program reads them.

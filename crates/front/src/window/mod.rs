@@ -25,8 +25,9 @@ use std::time::Duration;
 
 use osier_device::Nanos;
 use osier_device::model::{ModelConfig, ModelError};
+use osier_device::record::{RecordedWindow, Tape, WindowOrigin};
 use osier_device::window::histogram::{Histogram, Measure};
-use osier_device::window::message::{Ask, Figures, Refusal, ToDevice, ToMapper, WELCOME_BYTES, Welcome};
+use osier_device::window::message::{Ask, Figures, Refusal, Reply, ToDevice, ToMapper, WELCOME_BYTES, Welcome};
 use osier_device::window::request::{Answer, Request};
 use osier_device::window::{ByteMedia, CommandError, Fault, MapperId, Misuse, Output, Reserve, Window};
 use osier_pmr::{Backing, Doorbell, ObjectKind, PmrError, Region, WaitPolicy, Waiter, pass};
@@ -39,6 +40,8 @@ pub use store::FileStore;
 
 /// Between two looks at sockets and processes.
 const LOOK_NS: u64 = 1_000_000;
+/// After how long what was recorded is handed on, at most.
+const RECORDING_NS: u64 = 50_000_000;
 /// Programs let in at one look: faults do not wait for more.
 const ACCEPTS_PER_LOOK: usize = 8;
 /// Entries taken from one mapper's ring before faults are looked for, and the others get their turn.
@@ -101,9 +104,26 @@ pub fn clock() -> Nanos {
     Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
+/// What sampling has cost programs, as they say: the time from where they take a fault of a page that was drawn to
+/// where it is mapped again, and that of unmapping. The trap itself, of which they cannot know, is not in it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SamplingCost {
+    /// Nanoseconds.
+    pub ns: u64,
+    /// How long programs mapped the window, each for itself.
+    pub program_ns: u64,
+}
+
+impl SamplingCost {
+    fn add(&mut self, other: SamplingCost) {
+        self.ns = self.ns.saturating_add(other.ns);
+        self.program_ns = self.program_ns.saturating_add(other.program_ns);
+    }
+}
+
 /// A device that serves its window.
 pub struct Server {
-    window: Window<Memory>,
+    window: RecordedWindow<Memory>,
     name: String,
     frames: u64,
     listener: UnixListener,
@@ -119,8 +139,11 @@ pub struct Server {
     own_pidfd: OwnedFd,
     waiter: Waiter,
     mappers: Vec<Mapper>,
+    /// Of programs that have gone.
+    sampling: SamplingCost,
     outputs: Vec<Output>,
     next_look: Nanos,
+    next_flush: Nanos,
     /// The latest program could not be let in, and that was said.
     is_closed: bool,
     /// The media take no pages, and that was said.
@@ -141,9 +164,33 @@ impl Server {
     /// # Errors
     /// What could not be made, and why.
     pub fn with_media(config: &ModelConfig, options: &ServeOptions, media: ByteMedia) -> Result<Server, ServeError> {
+        Server::make(config, options, media, RecordedWindow::from)
+    }
+
+    /// The same, and every input of the device's core goes to a tape. `config` is that of the origin's profile, reserve
+    /// and seed are those of the options.
+    ///
+    /// # Errors
+    /// What could not be made, and why.
+    pub fn recorded(
+        config: &ModelConfig,
+        options: &ServeOptions,
+        media: ByteMedia,
+        origin: &WindowOrigin,
+        tape: Tape,
+    ) -> Result<Server, ServeError> {
+        Server::make(config, options, media, |window| RecordedWindow::begin(window, origin, tape))
+    }
+
+    fn make(
+        config: &ModelConfig,
+        options: &ServeOptions,
+        media: ByteMedia,
+        record: impl FnOnce(Window<Memory>) -> RecordedWindow<Memory>,
+    ) -> Result<Server, ServeError> {
         let pages = config.flash.ftl.logical_units;
         let memory = Memory::new(pages, options.idle_bytes_max)?;
-        let mut window = Window::with_media(config, options.reserve, options.seed, memory, media)?;
+        let mut window = record(Window::with_media(config, options.reserve, options.seed, memory, media)?);
         let operator = window.attach().map_err(|misuse| ServeError::Operator(misuse.to_string()))?;
         let bell_region = Region::create(&Backing::Memfd, BELL_BYTES, [0; 16])?;
         let bell = bell_region.allocate("bell", ObjectKind::DOORBELL, osier_pmr::DOORBELL_BYTES, 128)?;
@@ -166,8 +213,10 @@ impl Server {
             own_pidfd: own_pidfd().map_err(system("open this process's pidfd"))?,
             waiter: Waiter::new(options.wait)?,
             mappers: Vec::new(),
+            sampling: SamplingCost::default(),
             outputs: Vec::new(),
             next_look: Nanos::ZERO,
+            next_flush: Nanos::ZERO,
             is_closed: false,
             is_stalled: false,
         })
@@ -180,8 +229,16 @@ impl Server {
     }
 
     /// The device's core, for whoever damages it on purpose.
-    pub fn window_mut(&mut self) -> &mut Window<Memory> {
+    pub fn window_mut(&mut self) -> &mut RecordedWindow<Memory> {
         &mut self.window
+    }
+
+    /// What sampling has cost all programs so far.
+    #[must_use]
+    pub fn sampling(&self) -> SamplingCost {
+        let (mut all, now) = (self.sampling, clock());
+        self.mappers.iter().for_each(|mapper| all.add(mapper.sampling(now)));
+        all
     }
 
     /// How long faults took and how late they were, of all programs that there ever were.
@@ -226,6 +283,11 @@ impl Server {
         while !stop.load(Ordering::Relaxed) {
             self.turn();
         }
+    }
+
+    /// Ends the recording in order, if one is being made.
+    pub fn end_recording(&mut self) {
+        self.window.end_recording();
     }
 
     /// Does what is at hand, or waits for a millisecond at most.
@@ -336,8 +398,11 @@ impl Server {
             // It may just have gone.
             let Some(mapper) = self.mappers.iter_mut().find(|mapper| mapper.id == id) else { continue };
             match output {
-                Output::Answer { lane, due, grant, more, .. } => mapper.answer(lane, due, grant, more, answered),
-                Output::Zap { pages, known, .. } => mapper.zap(&pages, known),
+                Output::Answer { lane, due, grant, more, is_sample, .. } => {
+                    let (taken_ns, answered_ns) = (mapper.taken_ns(lane), answered.0);
+                    mapper.answer(lane, &Reply { due_ns: due.0, grant, taken_ns, answered_ns, more, is_sample });
+                }
+                Output::Zap { pages, known, is_sample, .. } => mapper.zap(&pages, known, is_sample),
                 Output::Done { tag, result, .. } => {
                     mapper.publish(&Figures::from(&self.window.stats()));
                     mapper.send(&ToMapper::Done { tag, result: result.as_ref().copied().map_err(Refusal::from) });
@@ -354,6 +419,10 @@ impl Server {
     /// Who came, and who has gone.
     fn look_around(&mut self, now: Nanos) {
         self.next_look = Nanos(now.0 + LOOK_NS);
+        if now >= self.next_flush {
+            self.next_flush = Nanos(now.0 + RECORDING_NS);
+            self.window.flush_recording();
+        }
         for _ in 0..ACCEPTS_PER_LOOK {
             match self.listener.accept() {
                 Ok((socket, _)) => {
@@ -393,9 +462,10 @@ impl Server {
             mapper.flush(!is_unmapping);
             mapper.has_left |= mapper.is_dead();
         }
-        let gone: Vec<MapperId> =
-            self.mappers.iter().filter(|mapper| mapper.has_left).map(|mapper| mapper.id).collect();
-        for id in gone {
+        let gone = self.mappers.iter().filter(|mapper| mapper.has_left);
+        let gone: Vec<(MapperId, SamplingCost)> = gone.map(|mapper| (mapper.id, mapper.sampling(now))).collect();
+        for (id, sampling) in gone {
+            self.sampling.add(sampling);
             tracing::debug!(mapper = id.0, "a mapper has gone");
             self.window.detach(now, id);
         }
