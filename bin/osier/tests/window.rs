@@ -306,6 +306,7 @@ fn what_a_run_cannot_have_is_said() {
     let run = |options: &[&str]| device.run(options, &["/bin/true"]);
     assert!(refused(run(&["--heap", "1GiB"]), 3).contains("ask for at most that"));
     assert!(refused(run(&["--heap", "33MiB"]), 3).contains("multiple of 32 MiB"));
+    assert!(refused(run(&["--heap", "32MiB"]), 3).contains("needs at least 64 MiB"));
     let mut nowhere = osier();
     nowhere.args(["--json", "run", "--device", "/nonexistent/s", "--", "/bin/true"]);
     assert!(refused(nowhere, 8).contains("is it running?"));
