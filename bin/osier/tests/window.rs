@@ -468,8 +468,9 @@ fn keep_busy(device: &Device, python: &str, counter: &Path) {
     command.arg(device.socket()).env("LD_LIBRARY_PATH", builds());
     let (status, _, err) = finish(command);
     assert!(status.success(), "{err}");
-    let mut first = device.run(&[], &[python, "-c", threads]).stderr(Stdio::null()).spawn().unwrap();
-    let mut second = device.run(&[], &[python, "-c", endless]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut first = device.run(&["--heap", "224MiB"], &[python, "-c", threads]).stderr(Stdio::null()).spawn().unwrap();
+    let mut second =
+        device.run(&["--heap", "224MiB"], &[python, "-c", endless]).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(second.stdout.take().unwrap()).read_line(&mut line).unwrap();
     second.kill().unwrap();
@@ -486,13 +487,12 @@ fn a_run_of_programs_replays_in_virtual_time() {
     let home = tempfile::tempdir().unwrap();
     let (recording, counter) = (home.path().join("recording"), home.path().join("counter"));
     let options = ["--record-core", recording.to_str().unwrap(), "--record-core-wait"];
-    let more =
-        ["--set", "cache.pinned_pages_max=16", "--set", "cache.prefetch=next-n", "--set", "cache.eviction=s3-fifo"];
+    let more = ["--set", "cache.pinned_pages_max=16", "--set", "cache.eviction=s3-fifo"];
     let (include, libraries) = (root().join("crates/capi/include"), builds());
     let links = ["-I", include.to_str().unwrap(), "-L", libraries.to_str().unwrap(), "-losier_window"];
     let Some(counter) = compile("crates/capi/examples/counter.c", &counter, &links) else { return };
 
-    let device = Device::start(128, 8, &[&options[..], &more[..]].concat());
+    let device = Device::start(512, 8, &[&options[..], &more[..]].concat());
     keep_busy(&device, &python, Path::new(&counter));
     let report = device.stop();
     let found = replay(&recording, 0);
@@ -507,7 +507,7 @@ fn a_run_of_programs_replays_in_virtual_time() {
     assert!(bytes < 150 * misses, "{bytes} bytes for {misses} misses");
 
     // Killed: what was handed on replays, and that it has no end is said.
-    let mut device = Device::start(128, 8, &[&options[..], &more[..]].concat());
+    let mut device = Device::start(512, 8, &[&options[..], &more[..]].concat());
     keep_busy(&device, &python, Path::new(&counter));
     device.process.kill().unwrap();
     device.process.wait().unwrap();
