@@ -3,6 +3,7 @@
 mod bench;
 mod demo;
 mod evidence;
+mod experiments;
 mod machine;
 mod tidy;
 
@@ -18,6 +19,7 @@ usage: cargo xtask COMMAND
   bench [FILTER]     run the benchmarks whose name contains FILTER; results in target/bench/
     --strict         end with an error when a bar is missed
   bench-demo         the demonstration as one of these benchmarks
+  bench-exp          the experiments of the memory window as one of them
   evidence [FILTER]  run the long jobs whose name contains FILTER; results in docs/evidence/
     --list           only say which there are, and which are done
 ";
@@ -40,6 +42,7 @@ fn run(arguments: &[String]) -> Result<ExitCode> {
         "tidy" => tidy::run(&root),
         "bench" => bench::run(&root, &Options::parse(rest, "--strict")?),
         "bench-demo" => demo::run(),
+        "bench-exp" => experiments::run(),
         "evidence" => evidence::run(&root, &Options::parse(rest, "--list")?),
         other => bail!("`{other}` is no command\n{USAGE}"),
     }

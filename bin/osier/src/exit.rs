@@ -196,7 +196,7 @@ fn of_runtime(error: &RuntimeError) -> Exit {
 /// Prints an error to standard error, and says with which code to end.
 pub fn report(error: &anyhow::Error, json: bool) -> Exit {
     let exit = code_of(error);
-    eprintln!("{}", line(&text_of(error), exit, json));
+    crate::output::tell!("{}", line(&text_of(error), exit, json));
     exit
 }
 

@@ -30,6 +30,8 @@ pub fn start(configured: Option<&str>) -> Result<(), Failure> {
         .with_env_filter(filter)
         .with_ansi(stderr.is_terminal())
         .with_writer(std::io::stderr)
+        // It would say so on standard error, and panic where that has been closed.
+        .log_internal_errors(false)
         .init();
     Ok(())
 }

@@ -7,6 +7,16 @@ use serde::Serialize;
 /// Between two columns.
 const GAP: &str = "  ";
 
+/// Prints a line to standard error. Whoever read it may have gone: what serves others goes on then, and does not panic
+/// as `eprintln!` does.
+macro_rules! tell {
+    ($($part:tt)*) => {{
+        use std::io::Write as _;
+        _ = writeln!(std::io::stderr(), $($part)*);
+    }};
+}
+pub(crate) use tell;
+
 /// Prints lines to standard output. A reader who has seen enough (`osier device ls | head`) is no error.
 ///
 /// # Errors

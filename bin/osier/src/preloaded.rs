@@ -52,11 +52,11 @@ pub struct Offer {
 }
 
 /// Whether a program could have its part of the window, so that what is missing is said here and not by the program.
-/// `what` it is wanted for begins with an article.
+/// `what` it is wanted for begins with an article, and needs at `least` so many bytes.
 ///
 /// # Errors
 /// What is missing.
-pub fn check_window(socket: &Path, mode: FaultMode, what: &str, wanted: Option<u64>) -> Result<Offer> {
+pub fn check_window(socket: &Path, mode: FaultMode, what: &str, least: u64, wanted: Option<u64>) -> Result<Offer> {
     let options = WindowOptions { mode, ..WindowOptions::default() };
     let window = Window::open(socket, &options).map_err(|error| {
         let exit = match error {
@@ -83,12 +83,13 @@ pub fn check_window(socket: &Path, mode: FaultMode, what: &str, wanted: Option<u
         Some(wanted) if wanted == 0 || wanted % HEAP_UNIT_BYTES != 0 => {
             refuse(format!("{what} is a multiple of {}, which {wanted} bytes are not", format_bytes(HEAP_UNIT_BYTES)))
         }
-        _ if bytes < HEAP_UNIT_BYTES => refuse(format!(
+        _ if bytes < least => refuse(format!(
             "the window of {} has {}; {what} needs at least {}",
             window.device(),
             format_bytes(bytes),
-            format_bytes(HEAP_UNIT_BYTES)
+            format_bytes(least)
         )),
+        Some(wanted) if wanted < least => refuse(format!("{what} needs at least {}", format_bytes(least))),
         _ => Ok(Offer { device: window.device().to_owned(), bytes }),
     }
 }

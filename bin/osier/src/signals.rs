@@ -50,7 +50,7 @@ pub fn stop_flag_or(at_once: impl Fn() -> String + Send + 'static) -> Result<Sto
     let listen = move || {
         for _ in signals.forever() {
             if asked.swap(true, Ordering::Relaxed) {
-                eprintln!("osier: a second signal ends this at once, not in order; {}", at_once());
+                crate::output::tell!("osier: a second signal ends this at once, not in order; {}", at_once());
                 std::process::exit(Exit::Failure as i32);
             }
         }

@@ -1,6 +1,6 @@
 //! What a window costs: `cargo run -p osier-client --example window_bench`. Prints a JSON object a figure, for
-//! `make bench`. A word leaves out figures whose name does not have it: `kernel`, `core`, `resident`, `sampled`, `nand`, `scan`,
-//! `in-thread/dirty`.
+//! `make bench`. A word leaves out figures whose name does not have it: `kernel`, `core`, `resident`, `sampled`,
+//! `nand`, `scan`, `in-thread/dirty`.
 //!
 //! The device is another process, started from this program; NAND takes no time unless a figure says so.
 

@@ -21,6 +21,8 @@ pub const THRESHOLD_BYTES: u64 = 128 << 10;
 const CHILDREN_SHARE: u64 = 8;
 /// Heaps are of a multiple of this: what the allocator takes at a time.
 pub const HEAP_UNIT_BYTES: u64 = 32 << 20;
+/// The smallest heap: of one unit the allocator's own records leave no part that it could take.
+pub const HEAP_MIN_BYTES: u64 = 2 * HEAP_UNIT_BYTES;
 /// Locks that others may take from under a search before it gives up.
 const TRIES_MAX: u32 = 1_000;
 /// Where the bytes that are locked begin: those before hold the file's word.
@@ -146,7 +148,7 @@ impl Settings {
     pub fn heap_of(&self, window_bytes: u64) -> u64 {
         let share = if self.children { CHILDREN_SHARE } else { 1 };
         let wanted = self.heap_bytes.unwrap_or(window_bytes / share);
-        (wanted / HEAP_UNIT_BYTES * HEAP_UNIT_BYTES).max(HEAP_UNIT_BYTES)
+        (wanted / HEAP_UNIT_BYTES * HEAP_UNIT_BYTES).max(HEAP_MIN_BYTES)
     }
 }
 

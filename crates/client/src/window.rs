@@ -214,6 +214,15 @@ impl Window {
         self.shared.base as *mut u8
     }
 
+    /// The window as words that anybody may store to at any time, for programs that do without pointers.
+    #[must_use]
+    pub fn words(&self) -> &[AtomicU64] {
+        let length = self.shared.bytes / size_of::<AtomicU64>();
+        // SAFETY: the mapping starts at a page, is so long, and lives as long as the window; what other programs store
+        // there, or this one by its pointer, is for atomics what another thread stores.
+        unsafe { std::slice::from_raw_parts(self.shared.base as *const AtomicU64, length) }
+    }
+
     /// The bytes that are mapped.
     #[must_use]
     pub fn len(&self) -> usize {

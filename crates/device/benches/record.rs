@@ -5,7 +5,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use osier_device::record::{BLOCK_HEADER_BYTES, Next, Origin, Recorded, Replay, Sink, Tape, Urgency, read_block};
+use osier_device::record::{
+    BLOCK_HEADER_BYTES, Figures, Next, Origin, Recorded, Replay, Sink, Tape, Urgency, read_block,
+};
 use osier_device::{
     CommandId, Completion, Device, DeviceParams, Lba, MediaOpKind, MediaResult, Nanos, Profile, UnitMeta, WriteMeta,
 };
@@ -126,7 +128,11 @@ fn main() {
     }
     let replayed = run.number as f64 / start.elapsed().as_secs_f64();
     replay.finish();
-    assert_eq!(replay.lives()[0].statistics, Some(run.device.stats()), "the replay has the same figures");
+    assert_eq!(
+        replay.lives()[0].statistics,
+        Some(Figures::Device(run.device.stats())),
+        "the replay has the same figures"
+    );
     println!("{{\"name\":\"record/off\",\"value\":{without:.0},\"unit\":\"writes/s\"}}");
     print!("{{\"name\":\"record/on\",\"value\":{with:.0},\"unit\":\"writes/s\",\"ratio\":{:.3}", with / without);
     print!(",\"peer\":\"without\",\"peer_value\":{without:.0}");

@@ -42,11 +42,11 @@ extern "C" fn prepare() {
         Ok(frozen) => {
             match copy(&frozen) {
                 Ok(at) => COPY.store(at, Ordering::Relaxed),
-                Err(text) => eprintln!("osier run: a child cannot have the heap, and ends when it uses it: {text}"),
+                Err(text) => say!("osier run: a child cannot have the heap, and ends when it uses it: {text}"),
             }
             FROZEN.store(Box::into_raw(Box::new(frozen)), Ordering::Relaxed);
         }
-        Err(error) => eprintln!("osier run: a child cannot have the heap, and ends when it uses it: {error}"),
+        Err(error) => say!("osier run: a child cannot have the heap, and ends when it uses it: {error}"),
     }
 }
 
@@ -103,7 +103,7 @@ extern "C" fn child() {
         let (low, bytes) = heap();
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         if own::mremap(copy, bytes, bytes, flags, low) == MAP_FAILED {
-            eprintln!("osier run: a forked child cannot have the heap: {}", io::Error::last_os_error());
+            say!("osier run: a forked child cannot have the heap: {}", io::Error::last_os_error());
             std::process::abort();
         }
     }

@@ -7,6 +7,14 @@
 //! - a forked child has the heap as it was when it was forked, in private memory, or ends (`fork`);
 //! - no system call of the program changes how the window is mapped (`mapping`): the device believes that it knows.
 
+/// Prints a line to standard error, unless that has been closed: `eprintln!` would panic, and the program is not ours.
+macro_rules! say {
+    ($($part:tt)*) => {{
+        use std::io::Write as _;
+        _ = writeln!(std::io::stderr(), $($part)*);
+    }};
+}
+
 mod exports;
 mod fork;
 mod guest;
@@ -73,7 +81,7 @@ extern "C" fn begin() {
         Ok(()) => {}
         // A program that another one started is not to fail for that; it is said.
         Err(error) if children && error.is_no_room => {
-            eprintln!("osier run: {} (process {}); it runs in ordinary memory", error.text, std::process::id());
+            say!("osier run: {} (process {}); it runs in ordinary memory", error.text, std::process::id());
         }
         Err(error) => end(who(), &error.text),
     }
@@ -86,7 +94,7 @@ fn who() -> &'static str {
 
 /// Ends a program that cannot have what it was promised.
 fn end(who: &str, text: &str) -> ! {
-    eprintln!("{who}: {text}");
+    say!("{who}: {text}");
     // SAFETY: ends the process.
     unsafe { libc::_exit(CANNOT_RUN) }
 }

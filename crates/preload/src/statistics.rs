@@ -29,12 +29,12 @@ pub fn end() {
     }
     let text = if run.settings.json { json(run) } else { text(run) };
     match &run.settings.stats {
-        None => eprint!("{text}"),
+        None => say!("{}", text.trim_end()),
         // Several programs of a run write one after the other.
         Some(path) => {
             let file = std::fs::File::options().create(true).append(true).open(path);
             if let Err(error) = file.and_then(|mut file| file.write_all(text.as_bytes())) {
-                eprintln!("{}: the figures cannot be written to {}: {error}", who(), path.display());
+                say!("{}: the figures cannot be written to {}: {error}", who(), path.display());
             }
         }
     }
@@ -80,8 +80,7 @@ fn text(run: &Run) -> String {
         stats.flash_moved,
         stats.superblocks_erased
     ));
-    if stats.samples > 0 {
-        let permille = stats.samples_used * 1000 / stats.samples;
+    if let Some(permille) = (stats.samples_used * 1000).checked_div(stats.samples) {
         let took = microseconds(timing.sampling.quantile_ns(500));
         text += &format!(
             "osier run: of {} pages in the device's cache that were sampled {}.{} % were used within a period; \

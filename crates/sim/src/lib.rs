@@ -6,6 +6,9 @@
 //! [`cylon`] replays five access patterns through the device's DRAM cache under four eviction policies and next-N
 //! prefetching (Cylon, FAST 2026, Table 3 and Figure 10).
 //!
+//! [`cmm_h`] runs the profile of Samsung's CMM-H beside what was measured on it; [`cylon_latency`] bandwidth and
+//! latency across the size of its cache (Cylon, Figures 5 and 6).
+//!
 //! [`sweep`] says which points a grid of parameters has and shows what came out of them.
 //!
 //! [`torture`] runs both domains on the device core under moves, deaths and power cuts, and checks
@@ -24,6 +27,7 @@
 
 pub mod cmm_h;
 pub mod cylon;
+pub mod cylon_latency;
 pub mod fault;
 mod host;
 mod queue;

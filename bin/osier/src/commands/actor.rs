@@ -146,7 +146,7 @@ fn move_actors(device: &Attached, wanted: &str, to: Destination) -> Result<Exit>
         }
     }
     if let Some(note) = note(device, wanted, to)? {
-        eprintln!("osier: {note}");
+        crate::output::tell!("osier: {note}");
     }
     Ok(Exit::Ok)
 }

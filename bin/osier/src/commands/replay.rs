@@ -17,9 +17,9 @@ use crate::units::parse_bytes;
 
 /// Replay a recorded device core in virtual time and compare every output
 ///
-/// `osier serve`, `soak`, `demo` and `window serve` record one with `--record-core FILE`. The replay gives the core every input again
-/// at its time, and ends at the first output that is another one: with code 6 and the input's number. A recording that
-/// is damaged ends it with code 3.
+/// `osier serve`, `soak`, `demo` and `window serve` record one with `--record-core FILE`. The replay gives the core
+/// every input again at its time, and ends at the first output that is another one: with code 6 and the input's number.
+/// A recording that is damaged ends it with code 3.
 #[derive(Debug, Args)]
 pub struct ReplayArgs {
     /// The recording

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
-use osier_client::heap::{Settings, THRESHOLD_BYTES};
+use osier_client::heap::{HEAP_MIN_BYTES, Settings, THRESHOLD_BYTES};
 
 use super::Context;
 use crate::exit::{Exit, Failure};
@@ -25,7 +25,7 @@ pub struct RunArgs {
     /// Who resolves faults
     #[arg(long, value_enum, default_value = "auto")]
     mode: ModeArg,
-    /// Bytes of the window for the program's heap, a multiple of 32 MiB [default: all]
+    /// Bytes of the window for the program's heap, a multiple of 32 MiB, 64 MiB at least [default: all]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     heap: Option<u64>,
     /// Anonymous mappings of so many bytes and more lie in the window
@@ -54,7 +54,7 @@ pub struct RunArgs {
 pub fn run(args: &RunArgs, context: &Context) -> Result<Exit> {
     let socket = fs::canonicalize(&args.device).unwrap_or_else(|_| args.device.clone());
     let mode = args.mode.mode();
-    preloaded::check_window(&socket, mode, "a heap", args.heap)?;
+    preloaded::check_window(&socket, mode, "a heap", HEAP_MIN_BYTES, args.heap)?;
     let name = &args.program[0];
     let program = preloaded::find(name).ok_or_else(|| {
         Failure::new(Exit::BadInput, format!("there is no program {} on the PATH", Path::new(name).display()))

@@ -70,7 +70,7 @@ fn evaluate(file: &std::path::Path, name: &str, profile: Option<&str>, context: 
         .map_err(|cause| refuse(format!("reading the samples {} failed: {cause}", file.display())))?;
     let recording = Recording::parse(&text).map_err(|e| refuse(format!("{}: {e}", file.display())))?;
     for error in &recording.malformed {
-        eprintln!("osier: {}: {error}", file.display());
+        crate::output::tell!("osier: {}: {error}", file.display());
     }
     let profile: Profile = crate::profiles::find(profile.unwrap_or(&recording.header.profile))?.1;
     let mut chosen = policy(name, &profile.scheduler).map_err(|e| refuse(e.to_string()))?;

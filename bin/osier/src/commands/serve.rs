@@ -101,17 +101,22 @@ pub fn run(args: &ServeArgs, context: &Context) -> Result<Exit> {
     let spec = super::domain::session(image, args.run.options(), Job::Idle)?;
     let stop = crate::signals::stop_flag()?;
     let mut session = Session::start(spec)?;
-    eprintln!("osier: {} is up; completed data {}", args.device, session.setup().survival()?);
+    crate::output::tell!("osier: {} is up; completed data {}", args.device, session.setup().survival()?);
     session.watch(|_, event| match event {
         Some(Event::Notice { text }) => {
-            eprintln!("osier: {text}");
+            crate::output::tell!("osier: {text}");
             Watch::On
         }
         _ if stop.is_set() => Watch::End,
         _ => Watch::On,
     })?;
     for death in session.deaths() {
-        eprintln!("osier: the {} domain died ({}) and was recovered in {:?}", death.side, death.how, death.recovery);
+        crate::output::tell!(
+            "osier: the {} domain died ({}) and was recovered in {:?}",
+            death.side,
+            death.how,
+            death.recovery
+        );
     }
     session.stop()?;
     Ok(Exit::Ok)

@@ -159,7 +159,7 @@ fn show(found: &Found, context: &Context) -> Result<Exit> {
         print!("{}", table(found, report).to_text());
     }
     for text in tally.first_failures.iter().chain(&tally.first_lost).chain(&tally.first_wrong) {
-        eprintln!("osier: {text}");
+        crate::output::tell!("osier: {text}");
     }
     if broken > 0 {
         return Err(Failure::new(Exit::VerificationFailed, format!("{broken} faults were found")).into());

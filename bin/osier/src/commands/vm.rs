@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
-use osier_client::heap::{Settings, StandIn, THRESHOLD_BYTES, stand_in};
+use osier_client::heap::{HEAP_UNIT_BYTES, Settings, StandIn, THRESHOLD_BYTES, stand_in};
 
 use super::Context;
 use crate::exit::{Exit, Failure};
@@ -119,7 +119,7 @@ pub fn run(args: &VmArgs, context: &Context) -> Result<Exit> {
     let (accel, why) = args.accel.choose()?;
     let socket = fs::canonicalize(&args.device).unwrap_or_else(|_| args.device.clone());
     let mode = args.mode.mode();
-    let offer = preloaded::check_window(&socket, mode, "a guest's part", args.window)?;
+    let offer = preloaded::check_window(&socket, mode, "a guest's part", HEAP_UNIT_BYTES, args.window)?;
     let bytes = args.window_bytes(offer.bytes)?;
     let file = stand_in(bytes).context("making the file that stands in for the window failed")?;
     // QEMU's from now on.
@@ -135,7 +135,7 @@ pub fn run(args: &VmArgs, context: &Context) -> Result<Exit> {
         children: false,
         stand_in: Some(StandIn { fd, window_bytes: offer.bytes }),
     };
-    eprintln!(
+    crate::output::tell!(
         "osier vm: {} of the window of {} {}; {why}",
         format_bytes(bytes),
         offer.device,
@@ -221,7 +221,7 @@ fn has_virtualization(about: &str) -> bool {
 impl VmArgs {
     /// Bytes of the window for the guest.
     fn window_bytes(&self, offered: u64) -> Result<u64> {
-        let unit = if self.cxl { CXL_UNIT_BYTES } else { osier_client::heap::HEAP_UNIT_BYTES };
+        let unit = if self.cxl { CXL_UNIT_BYTES } else { HEAP_UNIT_BYTES };
         let bytes = self.window.unwrap_or(offered / unit * unit);
         if bytes == 0 || !bytes.is_multiple_of(unit) {
             let text = format!(

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use osier_client::{Control, WindowError, heap};
+use osier_device::model::ModelConfig;
 use osier_device::record::{Tape, WindowOrigin};
 use osier_device::window::{ByteMedia, PAGE_BYTES, Reserve};
 use osier_front::window::{Durations, FileStore, Live, ServeError, ServeOptions, Server};
@@ -216,7 +217,7 @@ fn serve(args: &ServeArgs, context: &Context) -> Result<Exit> {
     let stop = signals::stop_flag()?;
     let stats = server.window().stats();
     let [window, cache] = [server.window().pages(), stats.frames].map(|pages| format_bytes(pages * PAGE));
-    eprintln!("osier: a window of {window} with a cache of {cache} at {}", args.socket.display());
+    crate::output::tell!("osier: a window of {window} with a cache of {cache} at {}", args.socket.display());
     server.run(&stop.shared());
     server.end_recording();
     let report = Report::new(&server);
@@ -259,7 +260,7 @@ impl DeviceArgs {
         let refuse = |error: &dyn std::error::Error| Failure::new(Exit::BadInput, error.to_string());
         let config = profile.model(Some(self.capacity)).map_err(|error| refuse(&error))?;
         let cache_bytes = config.cache.as_ref().map_or(0, |cache| u64::from(cache.cache.frames) * PAGE);
-        let frames = (cache_bytes / PAGE * RESERVE_PERMILLE / 1000).clamp(1, RESERVE_MAX) as u32;
+        let frames = reserve_frames(&config);
         let options = ServeOptions {
             socket: socket.to_owned(),
             name: profile.device.name.clone(),
@@ -301,6 +302,15 @@ impl DeviceArgs {
         let (sink, life) = FileSink::open(&to, false).map_err(refuse)?;
         Ok(Tape::new(life, Box::new(sink)))
     }
+}
+
+/// Frames that are kept free: of a cache that is one set a share, of others what the profile keeps of each set.
+fn reserve_frames(config: &ModelConfig) -> u32 {
+    let Some(cache) = config.cache.as_ref().map(|cache| &cache.cache) else { return 1 };
+    if cache.ways == 0 || cache.ways == cache.frames {
+        return (u64::from(cache.frames) * RESERVE_PERMILLE / 1000).clamp(1, RESERVE_MAX) as u32;
+    }
+    cache.reserve_frames.max(1)
 }
 
 /// What a device did while it served. Pages are of 4 KiB.

@@ -5,7 +5,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
@@ -36,15 +36,32 @@ pub struct Device {
 }
 
 impl Device {
-    /// With so many MiB of window and of cache, and other options.
+    /// With so many MiB of window and of cache, and other options. What it says goes where the test's own words do.
     pub fn start(window: u32, cache: u32, options: &[&str]) -> Device {
         let directory = tempfile::tempdir().unwrap();
         let mut command = serve(&directory.path().join("s"), window, cache);
-        let mut process = command.args(options).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        command.args(options);
+        let (device, mut words) = Device::listen(command, directory);
+        std::thread::spawn(move || {
+            let mut line = String::new();
+            while words.read_line(&mut line).is_ok_and(|length| length > 0) {
+                eprint!("{line}");
+                line.clear();
+            }
+        });
+        device
+    }
+
+    /// By a command that serves at `s` in the directory; with it, what the device says from now on.
+    pub fn listen(mut command: Command, directory: tempfile::TempDir) -> (Device, BufReader<ChildStderr>) {
+        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut words = BufReader::new(process.stderr.take().unwrap());
         let mut line = String::new();
-        BufReader::new(process.stderr.take().unwrap()).read_line(&mut line).unwrap();
-        assert!(line.starts_with("osier: a window of"), "{line}");
-        Device { process, directory }
+        while !line.starts_with("osier: a window of") {
+            line.clear();
+            assert!(words.read_line(&mut line).unwrap() > 0, "it does not begin to serve");
+        }
+        (Device { process, directory }, words)
     }
 
     pub fn socket(&self) -> PathBuf {

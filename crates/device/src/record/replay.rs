@@ -68,6 +68,7 @@ pub enum Ending {
 /// Every figure of a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(untagged)]
+#[allow(clippy::large_enum_variant, reason = "a replay has one of them")]
 pub enum Figures {
     /// Of a device.
     Device(DeviceStats),

@@ -1,10 +1,10 @@
-//! Hits that are seen. A hit is an access to memory of which nobody hears; so the policies would see misses alone, as if
-//! each page were used once.
+//! Hits that are seen. A hit is an access to memory of which nobody hears; so the policies would see misses alone, as
+//! if each page were used once.
 //!
-//! Once a *period*, pages are drawn among the frames, and unmapped in every program that maps them, by the same way as those
-//! that leave: each program acknowledges, and what it stored is looked at after that. The page stays in its frame. An access
-//! then faults, is answered at once, and is a use that the policy is told of. Of the pages drawn, those that were used
-//! within a period are an estimate of the share of all.
+//! Once a *period*, pages are drawn among the frames, and unmapped in every program that maps them, by the same way as
+//! those that leave: each program acknowledges, and what it stored is looked at after that. The page stays in its
+//! frame. An access then faults, is answered at once, and is a use that the policy is told of. Of the pages drawn,
+//! those that were used within a period are an estimate of the share of all.
 //!
 //! Invariants:
 //! - a page that is drawn keeps its frame and its bytes, and what was stored to it is not forgotten;
@@ -51,8 +51,8 @@ impl SampleCounts {
         self.used + self.unused
     }
 
-    /// The share of mapped pages that is used within a period, in millionths, and its standard error; nothing before the
-    /// first sample.
+    /// The share of mapped pages that is used within a period, in millionths, and its standard error; nothing before
+    /// the first sample.
     #[must_use]
     pub fn used_ppm(&self) -> Option<(u64, u64)> {
         const MILLION: u128 = 1_000_000;

@@ -1,5 +1,5 @@
-//! What sampling is good for, beside the truth: a program whose every access is known to the test, and to the window only
-//! where it faults.
+//! What sampling is good for, beside the truth: a program whose every access is known to the test, and to the window
+//! only where it faults.
 
 use std::collections::BTreeMap;
 
@@ -64,8 +64,8 @@ fn config(policy: &str, sample_pages: u64) -> ModelConfig {
 #[derive(Default)]
 struct Truth {
     used: BTreeMap<u64, Option<bool>>,
-    /// Pages that were not used between two looks, and pages that were, among those there at the first and, if they were
-    /// not used, at the second.
+    /// Pages that were not used between two looks, and pages that were, among those there at the first and, if they
+    /// were not used, at the second.
     counts: [u64; 2],
 }
 

@@ -104,8 +104,8 @@ pub fn clock() -> Nanos {
     Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// What sampling has cost programs, as they say: the time from where they take a fault of a page that was drawn to where it
-/// is mapped again, and that of unmapping. The trap itself, of which they cannot know, is not in it.
+/// What sampling has cost programs, as they say: the time from where they take a fault of a page that was drawn to
+/// where it is mapped again, and that of unmapping. The trap itself, of which they cannot know, is not in it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SamplingCost {
     /// Nanoseconds.

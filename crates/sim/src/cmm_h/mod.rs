@@ -12,15 +12,18 @@ mod tests;
 
 use std::ops::ControlFlow;
 
+use osier_device::model::Met;
 use osier_device::{Profile, ProfileError};
 use osier_flash::page::FillPattern;
 
+use crate::rng::Rng;
 use crate::run::{
-    FillMethod, Histogram, Io, Limits, Load, Options, Precondition, SimulateError, WarmUp, Watch, simulate,
+    FillMethod, Histogram, Io, Limits, Load, Options, Precondition, RunReport, SimulateError, WarmUp, Watch, simulate,
 };
 use crate::workload::{Workload, WorkloadError};
 
-pub use present::{ASSUMED, CALIBRATED, Role, Row, UNEXPLAINED};
+pub use present::{AIM_PERMILLE, ASSUMED, CALIBRATED, Role, Row, UNEXPLAINED};
+pub(crate) use present::{JsonRow, decimal};
 
 /// The profile.
 pub const PROFILE: &str = "cmm-h";
@@ -35,15 +38,15 @@ pub const SCALE_MAX: u32 = 1024;
 /// pages that miss do not crowd the cache.
 const CHASE_SCALE: u32 = 64;
 /// Eviction policies that are shown beside the profile's, where the working set is larger than the part of the cache
-/// that holds it: Cylon, section 2, has LRU; LIFO keeps most of a loop.
-pub const ALTERNATIVES: [&str; 2] = ["lru", "lifo"];
+/// that holds it: Cylon, section 2, has LRU; random replacement keeps some of a loop too.
+pub const ALTERNATIVES: [&str; 2] = ["lru", "random"];
 /// The alternatives are run from this share of the cache on, in hundredths.
 const ALTERNATIVES_FROM: u64 = 67;
 
 /// Threads of the bandwidth test: one a core of the Xeon 6710E of section 5.1.
 const BANDWIDTH_THREADS: u64 = 64;
 /// Lines that each of them has under way, fitted: see [`CALIBRATED`].
-const LINES_PER_THREAD: u32 = 5;
+const LINES_PER_THREAD: u32 = 4;
 /// Before the measurement each thread loads a line of every page in turn, for so long a page: four rounds where each of
 /// them misses, more where they hit.
 const WARM_UP_NS_PER_PAGE: u64 = 20_000;
@@ -55,12 +58,14 @@ const BANDWIDTH_LOADS_MIN: u64 = 1 << 20;
 const CHASE_THREADS: u64 = 4;
 /// Loads of the pointer chase.
 const CHASE_LOADS: u64 = 400_000;
-/// Thousandths of them that go to the cached part; fitted: see [`CALIBRATED`].
+/// Thousandths of them that go to the cached part; stated in [`ASSUMED`].
 const CHASE_CACHED_PERMILLE: u32 = 975;
 /// The working set of the chase in thousandths of the capacity: a third of the cache, which has 47.
 const CHASE_SPACE_PERMILLE: u64 = 16;
-const LINE_BYTES: u64 = 64;
-const PAGE_BYTES: u64 = 4096;
+/// Of the loads of the chase that hit, one in so many finds its line on the way: the host fetches lines in pairs.
+const PAIRED_ONE_IN: u64 = 2;
+pub(crate) const LINE_BYTES: u64 = 64;
+pub(crate) const PAGE_BYTES: u64 = 4096;
 const LINES_PER_PAGE: u64 = PAGE_BYTES / LINE_BYTES;
 
 /// What to simulate.
@@ -85,6 +90,9 @@ pub enum CmmHError {
     /// The workload cannot be.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
+    /// The profile has no cache.
+    #[error("a chase across the cache needs a profile with a [cache]")]
+    NoCache,
     /// The simulation failed.
     #[error(transparent)]
     Simulate(#[from] SimulateError),
@@ -116,7 +124,7 @@ pub struct Point {
 ///
 /// # Panics
 /// When the file is not as it should be: it is a part of the program.
-fn points(series: &str) -> Vec<Point> {
+pub(crate) fn points(series: &str) -> Vec<Point> {
     let of = |line: &str| {
         let (name, rest) = line.split_once(',')?;
         let mut fields = rest.split(',');
@@ -192,7 +200,7 @@ pub struct Outcome {
     pub bytes_per_second: u64,
     /// Pages that were read from the flash, of all that were asked for, in millionths.
     pub miss_ppm: u64,
-    /// Latencies.
+    /// Latencies, as the host's loads see them.
     pub latency: Histogram,
 }
 
@@ -221,9 +229,27 @@ fn run_profile(params: &CmmHParams, case: Case, profile: &Profile) -> Result<Out
         Case::Bandwidth(point, _) => bandwidth_workload(working_set_pages(bandwidths()[point].x, cache_pages)),
         Case::Latency => chase_workload(capacity_bytes),
     };
-    let workload = Workload::parse(PROFILE, &text)?;
+    let is_paired = case == Case::Latency;
+    let (report, latency) = run_loads(profile, (&text, limits), (capacity_bytes, params.seed), is_paired)?;
+    let filled = report.cache.as_ref().map_or(0, |cache| cache.counts.misses);
+    Ok(Outcome {
+        case,
+        bytes_per_second: report.run.bytes_per_second,
+        miss_ppm: filled * 1_000_000 / pages.max(1),
+        latency,
+    })
+}
+
+/// Runs loads on a device that is full; what it reports, and the latencies as the host sees them.
+pub(crate) fn run_loads(
+    profile: &Profile,
+    (text, limits): (&str, Limits),
+    (capacity_bytes, seed): (u64, u64),
+    is_paired: bool,
+) -> Result<(RunReport, Histogram), CmmHError> {
+    let workload = Workload::parse(PROFILE, text)?;
     let options = Options {
-        seed: Some(params.seed),
+        seed: Some(seed),
         capacity_bytes: Some(capacity_bytes),
         precondition: Some(Precondition {
             fill_permille: 1000,
@@ -233,31 +259,45 @@ fn run_profile(params: &CmmHParams, case: Case, profile: &Profile) -> Result<Out
         limits,
         ..Options::default()
     };
-    let mut collected = Collected::default();
+    let mut collected = Collected { latency: Histogram::default(), host: is_paired.then(|| Host(Rng::new(seed))) };
     let load = Load::Workload { name: PROFILE, workload: &workload };
     let report = simulate(profile, load, &options, &mut collected)?;
-    let filled = report.cache.as_ref().map_or(0, |cache| cache.counts.misses);
-    Ok(Outcome {
-        case,
-        bytes_per_second: report.run.bytes_per_second,
-        miss_ppm: filled * 1_000_000 / pages.max(1),
-        latency: collected.0,
-    })
+    Ok((report, collected.latency))
 }
 
 /// The latencies of all counted requests.
-#[derive(Default)]
-struct Collected(Histogram);
+struct Collected {
+    latency: Histogram,
+    /// What lies between the device and the loads, if anything.
+    host: Option<Host>,
+}
+
+/// A host that fetches lines in pairs.
+struct Host(Rng);
+
+impl Host {
+    /// What a load that hits takes that finds the device answering in so long.
+    fn see(&mut self, device_ns: u64) -> u64 {
+        if self.0.one_in(PAIRED_ONE_IN) { self.0.between(0, device_ns) } else { device_ns }
+    }
+}
 
 impl Watch for Collected {
     fn completed(&mut self, io: &Io) -> ControlFlow<()> {
-        self.0.add(io.completed.saturating_since(io.request.at));
+        let device_ns = io.completed.saturating_since(io.request.at);
+        let seen_ns = match &mut self.host {
+            Some(host) if io.met == Met::Hit => host.see(device_ns),
+            _ => device_ns,
+        };
+        self.latency.add(seen_ns);
         ControlFlow::Continue(())
     }
 }
 
-/// The working sets are 2, 4, 8 … GB for a cache of 48, which the file rounds to hundredths of the cache.
-fn working_set_pages(x: u64, cache_pages: u64) -> u64 {
+/// Pages of a working set of `x` hundred-thousandths of the cache. They are 2, 4, 8 … GB for a cache of 48, which the
+/// file rounds to hundredths of the cache.
+#[must_use]
+pub fn working_set_pages(x: u64, cache_pages: u64) -> u64 {
     let twenty_fourths = (x * 24 + 50_000) / 100_000;
     cache_pages * twenty_fourths / 24
 }
@@ -310,11 +350,11 @@ fn chase_workload(capacity_bytes: u64) -> (String, Limits, u64) {
 }
 
 /// A line of every page in turn.
-fn touch_phase(length: &str, offset: u64, range: u64, think_ns: u64) -> String {
+pub(crate) fn touch_phase(length: &str, offset: u64, range: u64, think_ns: u64) -> String {
     phase(length, "{ strided = { stride_bytes = 4096 } }", offset, range, (1, think_ns))
 }
 
-fn phase(length: &str, pattern: &str, offset: u64, range: u64, (depth, think_ns): (u32, u64)) -> String {
+pub(crate) fn phase(length: &str, pattern: &str, offset: u64, range: u64, (depth, think_ns): (u32, u64)) -> String {
     format!(
         "[[job.phase]]\n{length}\npattern = {pattern}\nmix = {{ load_permille = 1000 }}\noffset_bytes = {offset}\n\
          range_bytes = {range}\nblock_bytes = {LINE_BYTES}\n\

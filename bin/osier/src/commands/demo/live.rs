@@ -43,7 +43,7 @@ impl View {
 
     /// Something that a person should see.
     pub fn notice(&mut self, text: &str) {
-        eprintln!("{}: {text}", self.label);
+        crate::output::tell!("{}: {text}", self.label);
         self.drawn = false;
     }
 

@@ -247,10 +247,10 @@ impl Opened {
     pub fn warn(&self) {
         let (counts, unit) = (self.reader.counts(), self.reader.format().unit());
         for bad in &counts.shown {
-            eprintln!("osier: {}: {unit} {bad}", self.name);
+            crate::output::tell!("osier: {}: {unit} {bad}", self.name);
         }
         if counts.bad() > counts.shown.len() as u64 {
-            eprintln!("osier: {}: {} {unit}s in all are bad and were left out", self.name, counts.bad());
+            crate::output::tell!("osier: {}: {} {unit}s in all are bad and were left out", self.name, counts.bad());
         }
     }
 }

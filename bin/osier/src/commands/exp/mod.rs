@@ -1,0 +1,347 @@
+//! `osier exp`: the papers' figures, in virtual time and in real time.
+
+mod chase;
+mod graph;
+mod live;
+mod redis;
+mod stream;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use clap::{Args, Subcommand};
+use osier_sim::cmm_h::{self, CmmHError, CmmHParams, CmmHReport};
+use osier_sim::cylon::{self, CylonError, CylonParams, CylonReport};
+use osier_sim::cylon_latency::{self, CylonLatencyReport};
+use osier_sim::thermal::{self, ThermalParams};
+use serde::Serialize;
+
+use super::Context;
+use crate::exit::{Exit, Failure};
+use crate::workers::{self, Ended};
+use crate::{output, signals};
+use live::{LiveArgs, Setup};
+
+/// Reproduce a published figure
+#[derive(Debug, Subcommand)]
+pub enum ExpCommand {
+    /// Ten minutes of sustained writes on three devices, with and without migration (WIO, Figure 1)
+    Thermal(ThermalArgs),
+    /// Hit ratios of eviction policies and of next-N prefetching in a CXL SSD's cache (Cylon, Table 3 and Figure 10)
+    CylonEviction(CylonArgs),
+    /// Bandwidth and latency of a CXL memory with flash behind DRAM, measured and modelled (Samsung CMM-H, as in Cylon)
+    CmmH(CmmHArgs),
+    /// Bandwidth and latency of a CXL SSD across the size of its cache (Cylon, Figures 5 and 6)
+    CylonLatency(LatencyArgs),
+    /// Redis with its heap in a device, under YCSB-C, in real time (Cylon, Figure 7)
+    CylonRedis(redis::RedisArgs),
+    /// PageRank over a Kronecker graph in a device, in real time (after Cylon, Figure 9)
+    CylonGraph(graph::GraphArgs),
+    /// STREAM across the boundary of a device's cache, in real time (WIO, Figure 15)
+    Stream(stream::StreamArgs),
+}
+
+/// `osier exp thermal`
+#[derive(Debug, Args)]
+pub struct ThermalArgs {
+    /// Seconds of device time
+    #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    seconds: u32,
+    /// Draws what is random in the workload
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Where the CSV, the SVG and the HTML page go
+    #[arg(long, default_value = "osier-thermal", value_name = "DIR")]
+    out: PathBuf,
+}
+
+/// `osier exp cylon-eviction`
+#[derive(Debug, Args)]
+pub struct CylonArgs {
+    /// Divide the cache, the working sets and the accesses by this power of two, 64 at most
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    scale: u32,
+    /// Draws the order of the random pattern
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Threads [default: one a processor]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=workers::JOBS_MAX as i64))]
+    jobs: Option<u16>,
+    /// Where the CSV, the SVG and the HTML page go
+    #[arg(long, default_value = "osier-cylon-eviction", value_name = "DIR")]
+    out: PathBuf,
+}
+
+/// `osier exp cmm-h`
+#[derive(Debug, Args)]
+pub struct CmmHArgs {
+    /// Divide the capacity, the cache and the working sets by this power of two, 1024 at most
+    #[arg(long, default_value_t = cmm_h::SCALE_MAX, value_name = "N")]
+    scale: u32,
+    /// Draws what is random in the device and in the workload
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Threads [default: one a processor]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=workers::JOBS_MAX as i64))]
+    jobs: Option<u16>,
+    /// Where the CSV, the SVG and the HTML page go
+    #[arg(long, default_value = "osier-cmm-h", value_name = "DIR")]
+    out: PathBuf,
+}
+
+/// `osier exp cylon-latency`
+#[derive(Debug, Args)]
+pub struct LatencyArgs {
+    /// In virtual time, divide the capacity, the cache and the working sets by this power of two, 1024 at most
+    #[arg(long, default_value_t = cmm_h::SCALE_MAX, value_name = "N")]
+    scale: u32,
+    /// Draws what is random in the device and in the workload
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Threads of the runs in virtual time [default: one a processor]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=workers::JOBS_MAX as i64))]
+    jobs: Option<u16>,
+    /// Run the pointers and a scan in a window of this machine too; the options of the device are for that
+    #[arg(long)]
+    real_time: bool,
+    /// Loads of each chase in real time
+    #[arg(long, default_value_t = 30_000, requires = "real_time")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    loads: u64,
+    /// Where the CSV, the SVG and the HTML page go
+    #[arg(long, default_value = "osier-cylon-latency", value_name = "DIR")]
+    out: PathBuf,
+    #[command(flatten)]
+    device: LiveArgs,
+}
+
+/// Does what was asked.
+///
+/// # Errors
+/// What the model or the system says.
+pub fn run(command: &ExpCommand, context: &Context) -> Result<Exit> {
+    match command {
+        ExpCommand::Thermal(args) => thermal(args, context),
+        ExpCommand::CylonEviction(args) => cylon_eviction(args, context),
+        ExpCommand::CmmH(args) => cmm_h(args, context),
+        ExpCommand::CylonLatency(args) => latency(args, context),
+        ExpCommand::CylonRedis(args) => {
+            make_directory(&args.out)?;
+            let served = redis::run(args, &signals::stop_flag()?)?;
+            let files = [served.to_csv(), served.to_svg(), served.to_report().to_html()];
+            finish((&args.out, "cylon-redis"), files, (&served, &served.table(), served.notes()), context)
+        }
+        ExpCommand::CylonGraph(args) => {
+            make_directory(&args.out)?;
+            let graphs = graph::run(args, &signals::stop_flag()?)?;
+            let files = [graphs.to_csv(), graphs.to_svg(), graphs.to_report().to_html()];
+            finish((&args.out, "cylon-graph"), files, (&graphs, &graphs.table(), graphs.notes()), context)
+        }
+        ExpCommand::Stream(args) => {
+            make_directory(&args.out)?;
+            let streamed = stream::run(args, &signals::stop_flag()?)?;
+            let files = [streamed.to_csv(), streamed.to_svg(), streamed.to_report().to_html()];
+            finish((&args.out, "stream"), files, (&streamed, &streamed.table(), streamed.notes()), context)
+        }
+    }
+}
+
+/// Makes the directory of the results. First: minutes of work are not to be lost to a wrong name.
+fn make_directory(out: &Path) -> Result<()> {
+    std::fs::create_dir_all(out).with_context(|| format!("making the directory {}", out.display()))
+}
+
+fn write_files(out: &Path, files: [(&str, String); 3]) -> Result<()> {
+    for (name, text) in files {
+        let path = out.join(name);
+        std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+    }
+    Ok(())
+}
+
+fn thermal(args: &ThermalArgs, context: &Context) -> Result<Exit> {
+    let params = ThermalParams { seconds: args.seconds, seed: args.seed, ..ThermalParams::default() };
+    make_directory(&args.out)?;
+    let report = thermal::run(&params, thermal::CASES, &mut |case| crate::output::tell!("osier: {} ...", case.label))?;
+    let page = report.to_report().to_html();
+    let files = [("thermal.csv", report.to_csv()), ("thermal.svg", report.to_svg()), ("thermal.html", page)];
+    write_files(&args.out, files)?;
+    if context.json {
+        println!("{}", report.to_report().to_json());
+    } else {
+        println!("{}", report.table().to_text());
+        println!("{}", report.ratio_table().to_text());
+        println!("{}", report.provenance_text());
+        println!("written to {}", args.out.display());
+    }
+    Ok(Exit::Ok)
+}
+
+fn cylon_eviction(args: &CylonArgs, context: &Context) -> Result<Exit> {
+    let params = CylonParams { scale: args.scale, seed: args.seed };
+    params.check().map_err(|error| Failure::new(Exit::BadInput, error.to_string()))?;
+    make_directory(&args.out)?;
+    let stop = signals::stop_flag()?;
+    let jobs = args.jobs.map_or_else(workers::processors, usize::from);
+    let mut cases = cylon::cases();
+    // What prefetches most takes longest: at the end it would leave the other threads idle.
+    cases.sort_by_key(|case| std::cmp::Reverse(case.prefetch_degree));
+    let mut cells = Vec::with_capacity(cases.len());
+    let work = |case: &cylon::Case| cylon::run_case(&params, *case);
+    let ended = workers::run(jobs, &stop, &cases, work, |_, cell: Result<cylon::Cell, CylonError>| {
+        cells.push(cell?);
+        let done = cells.last().map(|cell| cell.case.label()).unwrap_or_default();
+        crate::output::tell!("osier: {done} ({} of {})", cells.len(), cases.len());
+        Ok(())
+    })?;
+    if ended == Ended::Stopped {
+        let text = format!("interrupted after {} of {} runs; nothing was written", cells.len(), cases.len());
+        return Err(Failure::new(Exit::Failure, text).into());
+    }
+    let report = CylonReport::new(params, &cells);
+    let page = report.to_report().to_html();
+    let (csv, svg) = (report.to_csv(), report.to_svg());
+    let files = [("cylon-eviction.csv", csv), ("cylon-eviction.svg", svg), ("cylon-eviction.html", page)];
+    write_files(&args.out, files)?;
+    if context.json {
+        output::print_json(&report.to_json())?;
+    } else {
+        let tables = [report.eviction_table().to_text(), report.prefetch_table().to_text(), report.provenance_text()];
+        output::print(&format!("{}\nwritten to {}\n", tables.join("\n"), args.out.display()))?;
+    }
+    Ok(Exit::Ok)
+}
+
+fn cmm_h(args: &CmmHArgs, context: &Context) -> Result<Exit> {
+    let params = CmmHParams { scale: args.scale, seed: args.seed };
+    params.check().map_err(|error| Failure::new(Exit::BadInput, error.to_string()))?;
+    make_directory(&args.out)?;
+    let stop = signals::stop_flag()?;
+    let jobs = args.jobs.map_or_else(workers::processors, usize::from);
+    let cases = cmm_h::cases();
+    let mut outcomes = Vec::with_capacity(cases.len());
+    let work = |case: &cmm_h::Case| cmm_h::run_case(&params, *case);
+    let ended = workers::run(jobs, &stop, &cases, work, |_, outcome: Result<cmm_h::Outcome, CmmHError>| {
+        let outcome = outcome?;
+        crate::output::tell!("osier: {} ({} of {})", outcome.case.label(), outcomes.len() + 1, cases.len());
+        outcomes.push(outcome);
+        Ok(())
+    })?;
+    if ended == Ended::Stopped {
+        let text = format!("interrupted after {} of {} runs; nothing was written", outcomes.len(), cases.len());
+        return Err(Failure::new(Exit::Failure, text).into());
+    }
+    let report = CmmHReport::new(params, &outcomes);
+    let page = report.to_report().to_html();
+    write_files(&args.out, [("cmm-h.csv", report.to_csv()), ("cmm-h.svg", report.to_svg()), ("cmm-h.html", page)])?;
+    if context.json {
+        output::print_json(&report.to_json())?;
+    } else {
+        let tables = [report.bandwidth_table().to_text(), report.latency_table().to_text(), report.provenance_text()];
+        output::print(&format!("{}\nwritten to {}\n", tables.join("\n"), args.out.display()))?;
+    }
+    Ok(Exit::Ok)
+}
+
+/// Writes the files of an experiment in real time, and prints its results.
+fn finish(
+    (out, name): (&Path, &str),
+    [csv, svg, page]: [String; 3],
+    (json, table, notes): (&impl Serialize, &osier_report::Table, Vec<String>),
+    context: &Context,
+) -> Result<Exit> {
+    let names = ["csv", "svg", "html"].map(|ending| format!("{name}.{ending}"));
+    write_files(out, [(&names[0], csv), (&names[1], svg), (&names[2], page)])?;
+    if context.json {
+        output::print_json(json)?;
+    } else {
+        output::print(&format!("{}\n{}\nwritten to {}\n", table.to_text(), notes.join("\n"), out.display()))?;
+    }
+    Ok(Exit::Ok)
+}
+
+/// What the runs in real time assume.
+const REAL_TIME: [&str; 4] = [
+    "One thread follows the pointers; a clock is read around each load, and what hits costs what this machine's memory costs.",
+    "One thread scans, and the device brings in the next eight pages, in place of the 64 threads that were measured. In the cache \
+     a scan is this machine's memory, and says nothing of the device.",
+    "The cache is scaled down, to the size above from 48 GB; the times of the device are not.",
+    "Nothing is fitted in real time: the profile is the one of the virtual time above.",
+];
+
+#[derive(Serialize)]
+struct LatencyJson<M: Serialize> {
+    #[serde(flatten)]
+    model: M,
+    real_time: Option<RealTime>,
+}
+
+#[derive(Serialize)]
+struct RealTime {
+    device: Setup,
+    assumed: [&'static str; 4],
+    runs: Vec<chase::Live>,
+}
+
+fn latency(args: &LatencyArgs, context: &Context) -> Result<Exit> {
+    let params = CmmHParams { scale: args.scale, seed: args.seed };
+    params.check().map_err(|error| Failure::new(Exit::BadInput, error.to_string()))?;
+    if args.device.is_given() && !args.real_time {
+        let text = "--profile, --capacity, --cache and --set are for runs in real time; give --real-time with them";
+        return Err(Failure::new(Exit::Usage, text).into());
+    }
+    make_directory(&args.out)?;
+    let stop = signals::stop_flag()?;
+    let report = latency_model(args, params, &stop)?;
+    let mut page = report.to_report();
+    let (mut svg, mut tables) = (report.figure(), Vec::new());
+    let real_time = if args.real_time {
+        let device = args.device.or(cmm_h::PROFILE, 48 << 20);
+        let runs = chase::run(&device, (args.loads, args.seed), &stop)?;
+        let kept =
+            runs.iter().map(|live| (format!("{}.{:02}", live.x_e5 / 100_000, live.x_e5 / 1000 % 100), &live.kept));
+        let charts = vec![chase::chart(&runs), live::lateness_chart(kept)];
+        page.heading("In real time");
+        page.figure("Pointers in a window of this machine, and how late pages were.", charts.clone());
+        page.table("One thread", chase::table(&runs));
+        page.list(REAL_TIME);
+        svg.extend(charts);
+        tables.push(format!("{}\n{}", chase::table(&runs).to_text(), chase::notes(&runs).join("\n")));
+        Some(RealTime { device, assumed: REAL_TIME, runs })
+    } else {
+        None
+    };
+    let svg = osier_report::stack(&svg);
+    let mut csv = report.to_csv();
+    csv.push_str(&real_time.as_ref().map_or_else(String::new, |real_time| chase::to_csv(&real_time.runs)));
+    let files = [("cylon-latency.csv", csv), ("cylon-latency.svg", svg), ("cylon-latency.html", page.to_html())];
+    write_files(&args.out, files)?;
+    if context.json {
+        output::print_json(&LatencyJson { model: report.to_json(), real_time })?;
+    } else {
+        let model = [report.bandwidth_table(), report.published().latency_table(), report.chase_table()];
+        let model = model.map(|table| table.to_text()).join("\n");
+        let text = format!("{model}\n{}\n{}", report.provenance_text(), tables.join("\n"));
+        output::print(&format!("{text}\nwritten to {}\n", args.out.display()))?;
+    }
+    Ok(Exit::Ok)
+}
+
+/// The runs in virtual time.
+fn latency_model(args: &LatencyArgs, params: CmmHParams, stop: &signals::StopFlag) -> Result<CylonLatencyReport> {
+    let jobs = args.jobs.map_or_else(workers::processors, usize::from);
+    let cases = cylon_latency::cases();
+    let mut outcomes = Vec::with_capacity(cases.len());
+    let work = |case: &cylon_latency::Case| cylon_latency::run_case(&params, *case).map(|outcome| (*case, outcome));
+    let ended = workers::run(jobs, stop, &cases, work, |_, outcome| {
+        let (case, outcome) = outcome?;
+        crate::output::tell!("osier: {} ({} of {})", case.label(), outcomes.len() + 1, cases.len());
+        outcomes.push(outcome);
+        Ok(())
+    })?;
+    if ended == Ended::Stopped {
+        let text = format!("interrupted after {} of {} runs; nothing was written", outcomes.len(), cases.len());
+        return Err(Failure::new(Exit::Failure, text).into());
+    }
+    Ok(CylonLatencyReport::new(params, &outcomes))
+}
