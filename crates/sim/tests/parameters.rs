@@ -205,6 +205,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("cache.pinned_pages_max", "below: no workload pins"),
     ("link.read_completion_boundary_bytes", "below: the host's buffers begin on pages"),
     ("scheduler.epoch_ms", "how often the runtime asks the policy"),
+    ("window.sample_pages", "of the memory window alone, whose own tests change it"),
+    ("window.sample_period_us", "of the memory window alone, whose own tests change it"),
 ];
 
 const WORKLOAD: &str = r#"
