@@ -3,8 +3,8 @@
 //! The window only copies the bytes of pages, and looks at one thing of them: whether those of the flash are the ones
 //! that were saved. So a page that is saved is recorded by its checksum, and a read only if it found something else.
 //!
-//! What is elided, because it changes nothing: polls that only move the time. One of them is recorded after all where the
-//! next input has an earlier time, or none: what is to happen between the two then waits.
+//! What is elided, because it changes nothing: polls that only move the time. One of them is recorded after all where
+//! the next input has an earlier time, or none: what is to happen between the two then waits.
 
 use std::ops::Deref;
 
