@@ -1,5 +1,7 @@
 //! Faults become fills, and are answered.
 
+use std::collections::VecDeque;
+
 use osier_cache::{Evicted, Fill, Op as CacheOp, Outcome as Asked, Prefetched, Presence};
 use osier_flash::Nanos;
 use osier_flash::page::{Done, Outcome, Status};
@@ -8,6 +10,10 @@ use super::control::PIECE_PAGES;
 use super::planted::Bug;
 use super::{Effect, Event, Found, Mapped, MapperId, Misuse, Output, Resident, Window};
 
+/// Pages that are brought in ahead and whose read waits, at most. A program that runs through pages touches them one
+/// after another, and a fault stands for as many of them as are mapped with it: what those would have asked for one
+/// by one is asked for at once.
+const AHEAD_MAX: usize = 16;
 /// Fills for which the reserve was not restored, at most: a few, so that it is never empty because of them alone.
 const SHORT_MAX: usize = 4;
 
@@ -74,6 +80,43 @@ impl Filling {
             self.mapped.by &= !mapper.bit();
             self.mapped.is_dirty = true;
         }
+    }
+}
+
+/// Fills whose read waits, by frame, each in one of two lists: those that faults wait for, and those that nobody waits for. They take turns, so
+/// that neither keeps the other waiting for longer than it takes itself.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    wanted: VecDeque<u32>,
+    ahead: VecDeque<u32>,
+    is_aheads_turn: bool,
+}
+
+impl Queue {
+    fn is_empty(&self) -> bool {
+        self.wanted.is_empty() && self.ahead.is_empty()
+    }
+
+    fn pop(&mut self) -> Option<u32> {
+        let is_ahead = (self.is_aheads_turn || self.wanted.is_empty()) && !self.ahead.is_empty();
+        self.is_aheads_turn = !is_ahead;
+        if is_ahead { self.ahead.pop_front() } else { self.wanted.pop_front() }
+    }
+
+    /// A fault waits for it from now on.
+    fn want(&mut self, frame: u32) {
+        if let Some(at) = self.ahead.iter().position(|queued| *queued == frame) {
+            self.ahead.remove(at);
+            self.wanted.push_back(frame);
+        }
+    }
+
+    /// Whether it waited.
+    fn remove(&mut self, frame: u32) -> bool {
+        let waited = self.wanted.len() + self.ahead.len();
+        self.wanted.retain(|queued| *queued != frame);
+        self.ahead.retain(|queued| *queued != frame);
+        self.wanted.len() + self.ahead.len() < waited
     }
 }
 
@@ -159,7 +202,7 @@ impl<R: Resident> Window<R> {
             if page >= self.pages {
                 continue;
             }
-            if self.fills.len() as u64 >= u64::from(self.fills_max) {
+            if self.queue.ahead.len() >= AHEAD_MAX {
                 self.counts.prefetches_dropped += 1;
             } else if let Prefetched::Started(fill) = self.cache.prefetch(page) {
                 self.brings_ahead |= self.begin(fill, None);
@@ -191,7 +234,9 @@ impl<R: Resident> Window<R> {
         }
         self.short.push(fill.page);
         if self.reading >= self.fills_max || !self.queue.is_empty() {
-            self.queue.push_back(frame);
+            let is_wanted = fault.is_some() && !self.has_bug(Bug::RangeInOneGo);
+            let waits = if is_wanted { &mut self.queue.wanted } else { &mut self.queue.ahead };
+            waits.push_back(frame);
         } else {
             self.read(frame);
         }
@@ -205,9 +250,7 @@ impl<R: Resident> Window<R> {
             return false;
         }
         let Some(filling) = self.fills.remove(&frame) else { return false };
-        let waited = self.queue.len();
-        self.queue.retain(|queued| *queued != frame);
-        if self.queue.len() == waited {
+        if !self.queue.remove(frame) {
             self.reads.retain(|_, read| *read != frame);
             self.read_is_over();
         }
@@ -224,7 +267,7 @@ impl<R: Resident> Window<R> {
     /// Another fill may be read.
     fn read_is_over(&mut self) {
         self.reading -= 1;
-        if let Some(next) = self.queue.pop_front() {
+        if let Some(next) = self.queue.pop() {
             self.read(next);
         }
     }
@@ -314,6 +357,7 @@ impl<R: Resident> Window<R> {
         let Some(filling) = self.fills.get_mut(&frame) else { unreachable!("the page of the frame is on its way") };
         let Some(due) = filling.due else {
             filling.waiters.push(*fault);
+            self.queue.want(frame);
             return;
         };
         let due = due.max(self.now);
@@ -419,5 +463,21 @@ impl<R: Resident> Window<R> {
         if !self.blocked.is_empty() {
             self.send_all_zaps();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Queue;
+
+    #[test]
+    fn what_is_wanted_and_what_is_not_take_turns() {
+        let mut queue = Queue { wanted: [1, 2, 3].into(), ahead: [10, 11, 12, 13].into(), ..Queue::default() };
+        queue.want(13);
+        queue.want(2);
+        assert!(queue.remove(11) && queue.remove(2) && !queue.remove(99));
+        let order: Vec<u32> = std::iter::from_fn(|| queue.pop()).collect();
+        assert_eq!(order, [1, 10, 3, 12, 13]);
+        assert!(queue.is_empty());
     }
 }

@@ -53,7 +53,7 @@ use osier_link::{CxlFlit, CxlMessage, Link, Time, Transaction};
 
 use crate::model::{ModelConfig, ModelError};
 use control::Commands;
-use fault::{Blocked, Filling};
+use fault::{Blocked, Filling, Queue};
 use leave::{Leaving, Zaps, mappers};
 use sample::Sampler;
 use trace::Trace;
@@ -227,7 +227,7 @@ pub struct Window<R> {
     /// Fills whose page is being read.
     reading: u32,
     /// Fills that wait until fewer are read.
-    queue: VecDeque<u32>,
+    queue: Queue,
     /// Reads that wait in the flash, with their frame.
     reads: BTreeMap<RequestId, u32>,
     leaving: BTreeMap<u64, Leaving>,
@@ -343,7 +343,7 @@ impl<R: Resident> Window<R> {
             mapped: vec![Mapped::default(); frames],
             fills: BTreeMap::new(),
             reading: 0,
-            queue: VecDeque::new(),
+            queue: Queue::default(),
             reads: BTreeMap::new(),
             leaving: BTreeMap::new(),
             zaps: (0..MAPPERS_MAX).map(|_| Zaps::default()).collect(),

@@ -2,6 +2,7 @@
 
 use super::*;
 use control::{COMMANDS_MAX, PIECE_PAGES};
+use osier_cache::Presence;
 
 /// Memory of which nobody looks at a byte.
 struct Nowhere;
@@ -18,8 +19,11 @@ const FRAMES: u64 = 2048;
 
 /// A window of a million pages and a few more.
 fn large(bug: Option<Bug>) -> Window<Nowhere> {
-    let mut overrides: Vec<_> =
-        ["cache.pinned_pages_max=1024", "cache.fills_max=8"].map(|text| parse_override(text).unwrap()).into();
+    large_with(bug, &["cache.pinned_pages_max=1024", "cache.fills_max=8"])
+}
+
+fn large_with(bug: Option<Bug>, set: &[&str]) -> Window<Nowhere> {
+    let mut overrides: Vec<_> = set.iter().map(|text| parse_override(text).unwrap()).collect();
     overrides.push(parse_override(&format!("cache.size={{bytes={}}}", FRAMES * 4096)).unwrap());
     let text = Profile::built_in_text("cylon").unwrap();
     let profile = Profile::parse_with("cylon", text, &overrides).unwrap();
@@ -187,6 +191,32 @@ fn a_prefetch_leaves_the_flash_to_faults() {
     assert!(alone > 0 && beside <= 5 * alone, "{beside} ns beside a prefetch, {alone} alone");
     let flooded = latency_beside(FRAMES, Some(Bug::RangeInOneGo));
     assert!(flooded > 5 * alone, "{flooded} ns with all of it begun at once");
+}
+
+#[test]
+fn what_a_fault_wants_ahead_waits_for_the_flash_and_is_not_dropped() {
+    let mut driver = Driver::new(large_with(
+        None,
+        &["cache.fills_max=2", "cache.prefetch=\"next-n\"", "cache.prefetch_parameters={degree=8,tagged=1}"],
+    ));
+    let mapper = driver.window.attach().unwrap();
+    let settle = |driver: &mut Driver<Nowhere>| {
+        while driver.advance() {
+            driver.poll();
+        }
+    };
+    for page in 0..2 * FRAMES {
+        driver.fetch(mapper, page, true).unwrap();
+    }
+    settle(&mut driver);
+    let before = driver.window.counts.prefetches_dropped;
+    driver.fetch(mapper, 0, false).unwrap();
+    settle(&mut driver);
+    assert_eq!(driver.window.counts.prefetches_dropped, before);
+    for page in 0..=8 {
+        assert!(matches!(driver.window.cache.presence(page), Presence::Resident { .. }), "page {page}");
+    }
+    assert!(matches!(driver.window.cache.presence(9), Presence::Absent));
 }
 
 #[test]
