@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use super::live::{Device, Kept, Setup};
 use crate::exit::{Exit, Failure};
+use crate::output::tell;
 use crate::profiles;
 use crate::signals::StopFlag;
 
@@ -78,7 +79,7 @@ pub fn run(args: &Setup, (loads, seed): (u64, u64), stop: &StopFlag) -> Result<V
         live.scan_kept = Kept::of(&window);
         drop(window);
         device.stop()?;
-        crate::output::tell!("osier: {}.{:02} of the cache in real time", x / 100_000, x / 1000 % 100);
+        tell!("osier: {}.{:02} of the cache in real time", x / 100_000, x / 1000 % 100);
         all.push(live);
     }
     Ok(all)

@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use super::live::{Device, Kept, LiveArgs, Setup, lateness_chart};
 use crate::exit::{Exit, Failure};
+use crate::output::tell;
 use crate::signals::StopFlag;
 
 /// Undirected edges for each vertex, before those that are the same are dropped (GAP).
@@ -207,7 +208,7 @@ pub fn run(args: &GraphArgs, stop: &StopFlag) -> Result<Graphs> {
             return Err(Failure::new(Exit::Failure, "interrupted; nothing was written").into());
         }
         sizes.push(run_size(&setup, scale, args)?);
-        crate::output::tell!("osier: a graph of 2^{scale} vertices");
+        tell!("osier: a graph of 2^{scale} vertices");
     }
     let (seed, iterations) = (args.seed, args.iterations);
     Ok(Graphs { experiment: "cylon-graph", device: setup, seed, iterations, assumed: ASSUMED, sizes })

@@ -18,8 +18,9 @@ use serde::Serialize;
 
 use super::Context;
 use crate::exit::{Exit, Failure};
+use crate::output::{self, tell};
+use crate::signals;
 use crate::workers::{self, Ended};
-use crate::{output, signals};
 use live::{LiveArgs, Setup};
 
 /// Reproduce a published figure
@@ -162,7 +163,7 @@ fn write_files(out: &Path, files: [(&str, String); 3]) -> Result<()> {
 fn thermal(args: &ThermalArgs, context: &Context) -> Result<Exit> {
     let params = ThermalParams { seconds: args.seconds, seed: args.seed, ..ThermalParams::default() };
     make_directory(&args.out)?;
-    let report = thermal::run(&params, thermal::CASES, &mut |case| crate::output::tell!("osier: {} ...", case.label))?;
+    let report = thermal::run(&params, thermal::CASES, &mut |case| tell!("osier: {} ...", case.label))?;
     let page = report.to_report().to_html();
     let files = [("thermal.csv", report.to_csv()), ("thermal.svg", report.to_svg()), ("thermal.html", page)];
     write_files(&args.out, files)?;
@@ -191,7 +192,7 @@ fn cylon_eviction(args: &CylonArgs, context: &Context) -> Result<Exit> {
     let ended = workers::run(jobs, &stop, &cases, work, |_, cell: Result<cylon::Cell, CylonError>| {
         cells.push(cell?);
         let done = cells.last().map(|cell| cell.case.label()).unwrap_or_default();
-        crate::output::tell!("osier: {done} ({} of {})", cells.len(), cases.len());
+        tell!("osier: {done} ({} of {})", cells.len(), cases.len());
         Ok(())
     })?;
     if ended == Ended::Stopped {
@@ -223,7 +224,7 @@ fn cmm_h(args: &CmmHArgs, context: &Context) -> Result<Exit> {
     let work = |case: &cmm_h::Case| cmm_h::run_case(&params, *case);
     let ended = workers::run(jobs, &stop, &cases, work, |_, outcome: Result<cmm_h::Outcome, CmmHError>| {
         let outcome = outcome?;
-        crate::output::tell!("osier: {} ({} of {})", outcome.case.label(), outcomes.len() + 1, cases.len());
+        tell!("osier: {} ({} of {})", outcome.case.label(), outcomes.len() + 1, cases.len());
         outcomes.push(outcome);
         Ok(())
     })?;
@@ -335,7 +336,7 @@ fn latency_model(args: &LatencyArgs, params: CmmHParams, stop: &signals::StopFla
     let work = |case: &cylon_latency::Case| cylon_latency::run_case(&params, *case).map(|outcome| (*case, outcome));
     let ended = workers::run(jobs, stop, &cases, work, |_, outcome| {
         let (case, outcome) = outcome?;
-        crate::output::tell!("osier: {} ({} of {})", case.label(), outcomes.len() + 1, cases.len());
+        tell!("osier: {} ({} of {})", case.label(), outcomes.len() + 1, cases.len());
         outcomes.push(outcome);
         Ok(())
     })?;

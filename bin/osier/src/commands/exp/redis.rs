@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use super::live::{Counts, Device, Kept, LiveArgs, Setup, lateness_chart};
 use crate::exit::{Exit, Failure};
+use crate::output::tell;
 use crate::signals::StopFlag;
 
 /// Values by cache, in hundredths (Figure 7).
@@ -107,7 +108,7 @@ pub fn run(args: &RedisArgs, stop: &StopFlag) -> Result<Served> {
             return Err(Failure::new(Exit::Failure, "interrupted; nothing was written").into());
         }
         sizes.push(run_size(&server, &setup, x, args)?);
-        crate::output::tell!("osier: values of {}.{:02} of the cache", x / 100, x % 100);
+        tell!("osier: values of {}.{:02} of the cache", x / 100, x % 100);
     }
     Ok(Served { experiment: "cylon-redis", device: setup, seed: args.seed, assumed: ASSUMED, sizes })
 }

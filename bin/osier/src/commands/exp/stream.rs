@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::live::{Device, Kept, LiveArgs, Setup, lateness_chart};
 use crate::exit::{Exit, Failure};
+use crate::output::tell;
 use crate::signals::StopFlag;
 
 /// Bytes of the three arrays together by cache, in hundredths.
@@ -86,7 +87,7 @@ pub fn run(args: &StreamArgs, stop: &StopFlag) -> Result<Streamed> {
             return Err(Failure::new(Exit::Failure, "interrupted; nothing was written").into());
         }
         sizes.push(run_size(&setup, x, args.rounds)?);
-        crate::output::tell!("osier: arrays of {}.{:02} of the cache", x / 100, x % 100);
+        tell!("osier: arrays of {}.{:02} of the cache", x / 100, x % 100);
     }
     let rounds = args.rounds;
     Ok(Streamed { experiment: "stream", device: setup, rounds, kernels: KERNELS, assumed: ASSUMED, sizes })
