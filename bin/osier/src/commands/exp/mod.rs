@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
-use osier_sim::cmm_h::{self, CmmHError, CmmHParams, CmmHReport};
-use osier_sim::cylon::{self, CylonError, CylonParams, CylonReport};
+use osier_sim::cmm_h::{self, CmmHParams, CmmHReport};
+use osier_sim::cylon::{self, CylonParams, CylonReport};
 use osier_sim::cylon_latency::{self, CylonLatencyReport};
 use osier_sim::thermal::{self, ThermalParams};
 use serde::Serialize;
@@ -160,6 +160,29 @@ fn write_files(out: &Path, files: [(&str, String); 3]) -> Result<()> {
     Ok(())
 }
 
+/// Runs every case in virtual time, and says how far it is.
+fn run_cases<C: Copy + Sync, T: Send, E: Into<anyhow::Error> + Send>(
+    jobs: Option<u16>,
+    stop: &signals::StopFlag,
+    cases: &[C],
+    label: impl Fn(&C) -> String,
+    work: impl Fn(C) -> Result<T, E> + Sync,
+) -> Result<Vec<T>> {
+    let jobs = jobs.map_or_else(workers::processors, usize::from);
+    let mut outcomes = Vec::with_capacity(cases.len());
+    let work = |case: &C| work(*case);
+    let ended = workers::run(jobs, stop, cases, work, |index, outcome| {
+        outcomes.push(outcome.map_err(E::into)?);
+        tell!("osier: {} ({} of {})", label(&cases[index]), outcomes.len(), cases.len());
+        Ok(())
+    })?;
+    if ended == Ended::Stopped {
+        let text = format!("interrupted after {} of {} runs; nothing was written", outcomes.len(), cases.len());
+        return Err(Failure::new(Exit::Failure, text).into());
+    }
+    Ok(outcomes)
+}
+
 fn thermal(args: &ThermalArgs, context: &Context) -> Result<Exit> {
     let params = ThermalParams { seconds: args.seconds, seed: args.seed, ..ThermalParams::default() };
     make_directory(&args.out)?;
@@ -182,23 +205,11 @@ fn cylon_eviction(args: &CylonArgs, context: &Context) -> Result<Exit> {
     let params = CylonParams { scale: args.scale, seed: args.seed };
     params.check().map_err(|error| Failure::new(Exit::BadInput, error.to_string()))?;
     make_directory(&args.out)?;
-    let stop = signals::stop_flag()?;
-    let jobs = args.jobs.map_or_else(workers::processors, usize::from);
     let mut cases = cylon::cases();
     // What prefetches most takes longest: at the end it would leave the other threads idle.
     cases.sort_by_key(|case| std::cmp::Reverse(case.prefetch_degree));
-    let mut cells = Vec::with_capacity(cases.len());
-    let work = |case: &cylon::Case| cylon::run_case(&params, *case);
-    let ended = workers::run(jobs, &stop, &cases, work, |_, cell: Result<cylon::Cell, CylonError>| {
-        cells.push(cell?);
-        let done = cells.last().map(|cell| cell.case.label()).unwrap_or_default();
-        tell!("osier: {done} ({} of {})", cells.len(), cases.len());
-        Ok(())
-    })?;
-    if ended == Ended::Stopped {
-        let text = format!("interrupted after {} of {} runs; nothing was written", cells.len(), cases.len());
-        return Err(Failure::new(Exit::Failure, text).into());
-    }
+    let work = |case| cylon::run_case(&params, case);
+    let cells = run_cases(args.jobs, &signals::stop_flag()?, &cases, cylon::Case::label, work)?;
     let report = CylonReport::new(params, &cells);
     let page = report.to_report().to_html();
     let (csv, svg) = (report.to_csv(), report.to_svg());
@@ -217,21 +228,8 @@ fn cmm_h(args: &CmmHArgs, context: &Context) -> Result<Exit> {
     let params = CmmHParams { scale: args.scale, seed: args.seed };
     params.check().map_err(|error| Failure::new(Exit::BadInput, error.to_string()))?;
     make_directory(&args.out)?;
-    let stop = signals::stop_flag()?;
-    let jobs = args.jobs.map_or_else(workers::processors, usize::from);
-    let cases = cmm_h::cases();
-    let mut outcomes = Vec::with_capacity(cases.len());
-    let work = |case: &cmm_h::Case| cmm_h::run_case(&params, *case);
-    let ended = workers::run(jobs, &stop, &cases, work, |_, outcome: Result<cmm_h::Outcome, CmmHError>| {
-        let outcome = outcome?;
-        tell!("osier: {} ({} of {})", outcome.case.label(), outcomes.len() + 1, cases.len());
-        outcomes.push(outcome);
-        Ok(())
-    })?;
-    if ended == Ended::Stopped {
-        let text = format!("interrupted after {} of {} runs; nothing was written", outcomes.len(), cases.len());
-        return Err(Failure::new(Exit::Failure, text).into());
-    }
+    let (cases, work) = (cmm_h::cases(), |case| cmm_h::run_case(&params, case));
+    let outcomes = run_cases(args.jobs, &signals::stop_flag()?, &cases, cmm_h::Case::label, work)?;
     let report = CmmHReport::new(params, &outcomes);
     let page = report.to_report().to_html();
     write_files(&args.out, [("cmm-h.csv", report.to_csv()), ("cmm-h.svg", report.to_svg()), ("cmm-h.html", page)])?;
@@ -293,7 +291,9 @@ fn latency(args: &LatencyArgs, context: &Context) -> Result<Exit> {
     }
     make_directory(&args.out)?;
     let stop = signals::stop_flag()?;
-    let report = latency_model(args, params, &stop)?;
+    let (cases, work) = (cylon_latency::cases(), |case| cylon_latency::run_case(&params, case));
+    let outcomes = run_cases(args.jobs, &stop, &cases, cylon_latency::Case::label, work)?;
+    let report = CylonLatencyReport::new(params, &outcomes);
     let mut page = report.to_report();
     let (mut svg, mut tables) = (report.figure(), Vec::new());
     let real_time = if args.real_time {
@@ -326,23 +326,4 @@ fn latency(args: &LatencyArgs, context: &Context) -> Result<Exit> {
         output::print(&format!("{text}\nwritten to {}\n", args.out.display()))?;
     }
     Ok(Exit::Ok)
-}
-
-/// The runs in virtual time.
-fn latency_model(args: &LatencyArgs, params: CmmHParams, stop: &signals::StopFlag) -> Result<CylonLatencyReport> {
-    let jobs = args.jobs.map_or_else(workers::processors, usize::from);
-    let cases = cylon_latency::cases();
-    let mut outcomes = Vec::with_capacity(cases.len());
-    let work = |case: &cylon_latency::Case| cylon_latency::run_case(&params, *case).map(|outcome| (*case, outcome));
-    let ended = workers::run(jobs, stop, &cases, work, |_, outcome| {
-        let (case, outcome) = outcome?;
-        tell!("osier: {} ({} of {})", case.label(), outcomes.len() + 1, cases.len());
-        outcomes.push(outcome);
-        Ok(())
-    })?;
-    if ended == Ended::Stopped {
-        let text = format!("interrupted after {} of {} runs; nothing was written", outcomes.len(), cases.len());
-        return Err(Failure::new(Exit::Failure, text).into());
-    }
-    Ok(CylonLatencyReport::new(params, &outcomes))
 }
