@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
 use clap::Args;
+use osier_front::window::Durations;
 use osier_report::{Axis, Chart, LineChart, Report, Series, Stroke, Table, Unit, stack};
 use osier_sim::Rng;
 use osier_sim::run::Histogram;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::live::{Counts, Device, Kept, LiveArgs, Setup, lateness_chart};
+use super::live::{Device, Kept, LiveArgs, Setup, lateness_chart};
 use crate::exit::{Exit, Failure};
 use crate::output::tell;
 use crate::signals::StopFlag;
@@ -130,7 +131,7 @@ fn run_size(server: &Path, setup: &Setup, x: u64, args: &RedisArgs) -> Result<Si
     let (window, requests_per_second) = Redis::start(command, &device.path("redis"))?.serve(records, args)?;
     let figures = figures(&stats)?;
     device.stop()?;
-    let counts = |name: &str| -> Result<Counts> {
+    let durations = |name: &str| -> Result<Durations> {
         serde_json::from_value(figures[name].clone()).with_context(|| format!("reading {name} of the run's figures"))
     };
     let quantiles = |latency: &Histogram| QUANTILES.map(|quantile| (quantile, latency.percentile(quantile))).into();
@@ -145,7 +146,7 @@ fn run_size(server: &Path, setup: &Setup, x: u64, args: &RedisArgs) -> Result<Si
         memory: quantiles(&memory),
         faults: number(&figures["device"]["faults"]),
         misses: number(&figures["device"]["misses"]),
-        kept: Kept::new(counts("latency")?, counts("lateness")?),
+        kept: Kept::new(durations("latency")?, durations("lateness")?),
         latencies: [window, memory],
     })
 }
