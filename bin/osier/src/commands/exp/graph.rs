@@ -7,11 +7,11 @@ use std::time::Instant;
 
 use anyhow::Result;
 use clap::Args;
-use osier_report::{Axis, Chart, LineChart, Report, Series, Stroke, Table, Unit, stack};
+use osier_report::{Axis, LineChart, Series, Stroke, Table, Unit};
 use osier_sim::Rng;
 use serde::Serialize;
 
-use super::live::{Device, Kept, LiveArgs, Setup, lateness_chart};
+use super::live::{Device, Kept, LiveArgs, Setup, Shown};
 use crate::exit::{Exit, Failure};
 use crate::output::tell;
 use crate::signals::StopFlag;
@@ -256,8 +256,25 @@ fn run_size(setup: &Setup, scale: u32, args: &GraphArgs) -> Result<Size> {
 }
 
 impl Graphs {
+    /// What people see of it.
+    pub fn shown(&self) -> Shown<'_> {
+        Shown {
+            name: self.experiment,
+            title: "PageRank behind a cache",
+            device: &self.device,
+            options: format!("seed {}", self.seed),
+            figure_caption: "Times, and how late pages were.",
+            chart: self.chart(),
+            kept: self.sizes.iter().map(|size| (format!("2^{} vertices", size.scale), &size.kept)).collect(),
+            table_caption: format!("{} iterations", self.iterations),
+            table: self.table(),
+            csv: self.to_csv(),
+            assumed: self.assumed,
+        }
+    }
+
     /// Times by size.
-    pub fn table(&self) -> Table {
+    fn table(&self) -> Table {
         let mut table = Table::new()
             .left("Vertices")
             .right("Edges")
@@ -288,7 +305,7 @@ impl Graphs {
     }
 
     /// A row for each graph.
-    pub fn to_csv(&self) -> String {
+    fn to_csv(&self) -> String {
         let mut csv = "scale,vertices,edges,bytes,by cache,window ns,memory ns,faults,late\n".to_owned();
         for size in &self.sizes {
             let Size { scale, vertices, edges, bytes, x_e2, window_ns, memory_ns, faults, kept, .. } = size;
@@ -300,7 +317,7 @@ impl Graphs {
         csv
     }
 
-    fn figure(&self) -> Vec<Chart> {
+    fn chart(&self) -> LineChart {
         let mut chart = LineChart::new(
             "PageRank across the cache",
             Axis::new("Graph, of the cache", Unit::Number).log(),
@@ -311,31 +328,7 @@ impl Graphs {
         };
         chart.series.push(Series::new("in the window", line(|size| size.window_ns)));
         chart.series.push(Series::new("in memory", line(|size| size.memory_ns)).stroke(Stroke::Dotted));
-        let runs = self.sizes.iter().map(|size| (format!("2^{} vertices", size.scale), &size.kept));
-        vec![Chart::from(chart), lateness_chart(runs)]
-    }
-
-    /// The figure as an SVG file.
-    pub fn to_svg(&self) -> String {
-        stack(&self.figure())
-    }
-
-    /// Everything on one page.
-    pub fn to_report(&self) -> Report {
-        let Setup { profile, cache, .. } = &self.device;
-        let mut report = Report::new(
-            "PageRank behind a cache",
-            format!("profile {profile}, a cache of {cache} bytes, seed {}, in real time", self.seed),
-        );
-        report.figure("Times, and how late pages were.", self.figure());
-        report.table(format!("{} iterations", self.iterations), self.table());
-        report.list(self.assumed);
-        report
-    }
-
-    /// What people read below the table.
-    pub fn notes(&self) -> Vec<String> {
-        self.assumed.iter().map(|line| format!("assumed  {line}")).collect()
+        chart
     }
 }
 

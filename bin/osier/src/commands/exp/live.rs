@@ -1,4 +1,5 @@
-//! What experiments in real time share: a device process of their own, its window, and how well times were kept.
+//! What experiments in real time share: a device process of their own, its window, how well times were kept, and
+//! what people see of it.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
@@ -10,7 +11,7 @@ use clap::Args;
 use osier_client::{Window, WindowError, WindowOptions};
 use osier_front::window::Durations;
 use osier_pmr::WaitPolicy;
-use osier_report::{Axis, Chart, Histogram as HistogramChart, HistogramSeries, Unit};
+use osier_report::{Axis, Chart, Histogram as HistogramChart, HistogramSeries, LineChart, Table, Unit};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -207,6 +208,24 @@ impl Kept {
             us(self.lateness.max_ns)
         )
     }
+}
+
+/// What people see of an experiment.
+pub struct Shown<'a> {
+    /// Of its files.
+    pub name: &'static str,
+    pub title: &'static str,
+    pub device: &'a Setup,
+    /// What else was chosen.
+    pub options: String,
+    pub figure_caption: &'static str,
+    pub chart: LineChart,
+    /// The runs, for the chart of the lateness.
+    pub kept: Vec<(String, &'a Kept)>,
+    pub table_caption: String,
+    pub table: Table,
+    pub csv: String,
+    pub assumed: [&'static str; 3],
 }
 
 /// Lateness of several runs as one chart.

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
+use osier_report::{Chart, Report};
 use osier_sim::cmm_h::{self, CmmHParams, CmmHReport};
 use osier_sim::cylon::{self, CylonParams, CylonReport};
 use osier_sim::cylon_latency::{self, CylonLatencyReport};
@@ -21,7 +22,7 @@ use crate::exit::{Exit, Failure};
 use crate::output::{self, tell};
 use crate::signals;
 use crate::workers::{self, Ended};
-use live::{LiveArgs, Setup};
+use live::{LiveArgs, Setup, Shown};
 
 /// Reproduce a published figure
 #[derive(Debug, Subcommand)]
@@ -129,20 +130,17 @@ pub fn run(command: &ExpCommand, context: &Context) -> Result<Exit> {
         ExpCommand::CylonRedis(args) => {
             make_directory(&args.out)?;
             let served = redis::run(args, &signals::stop_flag()?)?;
-            let files = [served.to_csv(), served.to_svg(), served.to_report().to_html()];
-            finish((&args.out, "cylon-redis"), files, (&served, &served.table(), served.notes()), context)
+            finish_shown(&args.out, &served, served.shown(), context)
         }
         ExpCommand::CylonGraph(args) => {
             make_directory(&args.out)?;
             let graphs = graph::run(args, &signals::stop_flag()?)?;
-            let files = [graphs.to_csv(), graphs.to_svg(), graphs.to_report().to_html()];
-            finish((&args.out, "cylon-graph"), files, (&graphs, &graphs.table(), graphs.notes()), context)
+            finish_shown(&args.out, &graphs, graphs.shown(), context)
         }
         ExpCommand::Stream(args) => {
             make_directory(&args.out)?;
             let streamed = stream::run(args, &signals::stop_flag()?)?;
-            let files = [streamed.to_csv(), streamed.to_svg(), streamed.to_report().to_html()];
-            finish((&args.out, "stream"), files, (&streamed, &streamed.table(), streamed.notes()), context)
+            finish_shown(&args.out, &streamed, streamed.shown(), context)
         }
     }
 }
@@ -152,12 +150,36 @@ fn make_directory(out: &Path) -> Result<()> {
     std::fs::create_dir_all(out).with_context(|| format!("making the directory {}", out.display()))
 }
 
-fn write_files(out: &Path, files: [(&str, String); 3]) -> Result<()> {
-    for (name, text) in files {
-        let path = out.join(name);
-        std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+/// Writes what came out, and prints it, for people or for programs.
+fn finish(
+    (out, name): (&Path, &str),
+    [csv, svg, page]: [String; 3],
+    (json, text): (&impl Serialize, &str),
+    context: &Context,
+) -> Result<Exit> {
+    for (ending, content) in [("csv", csv), ("svg", svg), ("html", page)] {
+        let path = out.join(format!("{name}.{ending}"));
+        std::fs::write(&path, content).with_context(|| format!("writing {}", path.display()))?;
     }
-    Ok(())
+    if context.json {
+        output::print_json(json)?;
+    } else {
+        output::print(&format!("{text}\nwritten to {}\n", out.display()))?;
+    }
+    Ok(Exit::Ok)
+}
+
+/// The same of an experiment in real time.
+fn finish_shown(out: &Path, json: &impl Serialize, shown: Shown, context: &Context) -> Result<Exit> {
+    let charts = vec![Chart::from(shown.chart), live::lateness_chart(shown.kept.into_iter())];
+    let svg = osier_report::stack(&charts);
+    let assumed = shown.assumed.map(|line| format!("assumed  {line}")).join("\n");
+    let text = format!("{}\n{assumed}", shown.table.to_text());
+    let Setup { profile, cache, .. } = shown.device;
+    let subtitle = format!("profile {profile}, a cache of {cache} bytes, {}, in real time", shown.options);
+    let mut page = Report::new(shown.title, subtitle);
+    page.figure(shown.figure_caption, charts).table(shown.table_caption, shown.table).list(shown.assumed);
+    finish((out, shown.name), [shown.csv, svg, page.to_html()], (json, &text), context)
 }
 
 /// Runs every case in virtual time, and says how far it is.
@@ -187,18 +209,10 @@ fn thermal(args: &ThermalArgs, context: &Context) -> Result<Exit> {
     let params = ThermalParams { seconds: args.seconds, seed: args.seed, ..ThermalParams::default() };
     make_directory(&args.out)?;
     let report = thermal::run(&params, thermal::CASES, &mut |case| tell!("osier: {} ...", case.label))?;
-    let page = report.to_report().to_html();
-    let files = [("thermal.csv", report.to_csv()), ("thermal.svg", report.to_svg()), ("thermal.html", page)];
-    write_files(&args.out, files)?;
-    if context.json {
-        println!("{}", report.to_report().to_json());
-    } else {
-        println!("{}", report.table().to_text());
-        println!("{}", report.ratio_table().to_text());
-        println!("{}", report.provenance_text());
-        println!("written to {}", args.out.display());
-    }
-    Ok(Exit::Ok)
+    let tables = [report.table().to_text(), report.ratio_table().to_text(), report.provenance_text()];
+    let page = report.to_report();
+    let files = [report.to_csv(), report.to_svg(), page.to_html()];
+    finish((&args.out, "thermal"), files, (&page, &tables.join("\n")), context)
 }
 
 fn cylon_eviction(args: &CylonArgs, context: &Context) -> Result<Exit> {
@@ -211,17 +225,9 @@ fn cylon_eviction(args: &CylonArgs, context: &Context) -> Result<Exit> {
     let work = |case| cylon::run_case(&params, case);
     let cells = run_cases(args.jobs, &signals::stop_flag()?, &cases, cylon::Case::label, work)?;
     let report = CylonReport::new(params, &cells);
-    let page = report.to_report().to_html();
-    let (csv, svg) = (report.to_csv(), report.to_svg());
-    let files = [("cylon-eviction.csv", csv), ("cylon-eviction.svg", svg), ("cylon-eviction.html", page)];
-    write_files(&args.out, files)?;
-    if context.json {
-        output::print_json(&report.to_json())?;
-    } else {
-        let tables = [report.eviction_table().to_text(), report.prefetch_table().to_text(), report.provenance_text()];
-        output::print(&format!("{}\nwritten to {}\n", tables.join("\n"), args.out.display()))?;
-    }
-    Ok(Exit::Ok)
+    let tables = [report.eviction_table().to_text(), report.prefetch_table().to_text(), report.provenance_text()];
+    let files = [report.to_csv(), report.to_svg(), report.to_report().to_html()];
+    finish((&args.out, "cylon-eviction"), files, (&report.to_json(), &tables.join("\n")), context)
 }
 
 fn cmm_h(args: &CmmHArgs, context: &Context) -> Result<Exit> {
@@ -231,32 +237,9 @@ fn cmm_h(args: &CmmHArgs, context: &Context) -> Result<Exit> {
     let (cases, work) = (cmm_h::cases(), |case| cmm_h::run_case(&params, case));
     let outcomes = run_cases(args.jobs, &signals::stop_flag()?, &cases, cmm_h::Case::label, work)?;
     let report = CmmHReport::new(params, &outcomes);
-    let page = report.to_report().to_html();
-    write_files(&args.out, [("cmm-h.csv", report.to_csv()), ("cmm-h.svg", report.to_svg()), ("cmm-h.html", page)])?;
-    if context.json {
-        output::print_json(&report.to_json())?;
-    } else {
-        let tables = [report.bandwidth_table().to_text(), report.latency_table().to_text(), report.provenance_text()];
-        output::print(&format!("{}\nwritten to {}\n", tables.join("\n"), args.out.display()))?;
-    }
-    Ok(Exit::Ok)
-}
-
-/// Writes the files of an experiment in real time, and prints its results.
-fn finish(
-    (out, name): (&Path, &str),
-    [csv, svg, page]: [String; 3],
-    (json, table, notes): (&impl Serialize, &osier_report::Table, Vec<String>),
-    context: &Context,
-) -> Result<Exit> {
-    let names = ["csv", "svg", "html"].map(|ending| format!("{name}.{ending}"));
-    write_files(out, [(&names[0], csv), (&names[1], svg), (&names[2], page)])?;
-    if context.json {
-        output::print_json(json)?;
-    } else {
-        output::print(&format!("{}\n{}\nwritten to {}\n", table.to_text(), notes.join("\n"), out.display()))?;
-    }
-    Ok(Exit::Ok)
+    let tables = [report.bandwidth_table().to_text(), report.latency_table().to_text(), report.provenance_text()];
+    let files = [report.to_csv(), report.to_svg(), report.to_report().to_html()];
+    finish((&args.out, "cmm-h"), files, (&report.to_json(), &tables.join("\n")), context)
 }
 
 /// What the runs in real time assume.
@@ -315,15 +298,9 @@ fn latency(args: &LatencyArgs, context: &Context) -> Result<Exit> {
     let svg = osier_report::stack(&svg);
     let mut csv = report.to_csv();
     csv.push_str(&real_time.as_ref().map_or_else(String::new, |real_time| chase::to_csv(&real_time.runs)));
-    let files = [("cylon-latency.csv", csv), ("cylon-latency.svg", svg), ("cylon-latency.html", page.to_html())];
-    write_files(&args.out, files)?;
-    if context.json {
-        output::print_json(&LatencyJson { model: report.to_json(), real_time })?;
-    } else {
-        let model = [report.bandwidth_table(), report.published().latency_table(), report.chase_table()];
-        let model = model.map(|table| table.to_text()).join("\n");
-        let text = format!("{model}\n{}\n{}", report.provenance_text(), tables.join("\n"));
-        output::print(&format!("{text}\nwritten to {}\n", args.out.display()))?;
-    }
-    Ok(Exit::Ok)
+    let model = [report.bandwidth_table(), report.published().latency_table(), report.chase_table()];
+    let model = model.map(|table| table.to_text()).join("\n");
+    let text = format!("{model}\n{}\n{}", report.provenance_text(), tables.join("\n"));
+    let files = [csv, svg, page.to_html()];
+    finish((&args.out, "cylon-latency"), files, (&LatencyJson { model: report.to_json(), real_time }, &text), context)
 }

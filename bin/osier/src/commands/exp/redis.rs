@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow};
 use clap::Args;
 use osier_front::window::Durations;
-use osier_report::{Axis, Chart, LineChart, Report, Series, Stroke, Table, Unit, stack};
+use osier_report::{Axis, LineChart, Series, Stroke, Table, Unit};
 use osier_sim::Rng;
 use osier_sim::run::Histogram;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::live::{Device, Kept, LiveArgs, Setup, lateness_chart};
+use super::live::{Device, Kept, LiveArgs, Setup, Shown};
 use crate::exit::{Exit, Failure};
 use crate::output::tell;
 use crate::signals::StopFlag;
@@ -316,8 +316,29 @@ impl Zipf {
 }
 
 impl Served {
+    /// What people see of it.
+    pub fn shown(&self) -> Shown<'_> {
+        Shown {
+            name: self.experiment,
+            title: "Redis behind a cache",
+            device: &self.device,
+            options: format!("YCSB-C, seed {}", self.seed),
+            figure_caption: "Latencies, and how late pages were.",
+            chart: self.chart(),
+            kept: self
+                .sizes
+                .iter()
+                .map(|size| (format!("{}.{:02}", size.x_e2 / 100, size.x_e2 % 100), &size.kept))
+                .collect(),
+            table_caption: "Reads by one client".to_owned(),
+            table: self.table(),
+            csv: self.to_csv(),
+            assumed: self.assumed,
+        }
+    }
+
     /// Latencies by size.
-    pub fn table(&self) -> Table {
+    fn table(&self) -> Table {
         let mut table = Table::new().left("Values, of the cache").right("Records").right("Reads/s");
         for quantile in QUANTILES {
             table = table.right(format!("p{}, us", f64::from(quantile) / 10_000.0));
@@ -348,7 +369,7 @@ impl Served {
     }
 
     /// A row for each quantile at each size.
-    pub fn to_csv(&self) -> String {
+    fn to_csv(&self) -> String {
         let mut csv = "by cache,records,quantile,window ns,memory ns,faults,late\n".to_owned();
         for size in &self.sizes {
             for ((quantile, window), (_, memory)) in size.window.iter().zip(&size.memory) {
@@ -361,7 +382,7 @@ impl Served {
         csv
     }
 
-    fn figure(&self) -> Vec<Chart> {
+    fn chart(&self) -> LineChart {
         let mut chart = LineChart::new(
             "Latency of a read from Redis",
             Axis::new("Latency", Unit::Seconds).log(),
@@ -376,31 +397,7 @@ impl Served {
             chart.series.push(Series::new(name.clone(), line(&size.latencies[0])));
             chart.series.push(Series::new(name + ", in memory", line(&size.latencies[1])).stroke(Stroke::Dotted));
         }
-        let runs = self.sizes.iter().map(|size| (format!("{}.{:02}", size.x_e2 / 100, size.x_e2 % 100), &size.kept));
-        vec![Chart::from(chart), lateness_chart(runs)]
-    }
-
-    /// The figure as an SVG file.
-    pub fn to_svg(&self) -> String {
-        stack(&self.figure())
-    }
-
-    /// Everything on one page.
-    pub fn to_report(&self) -> Report {
-        let Setup { profile, cache, .. } = &self.device;
-        let mut report = Report::new(
-            "Redis behind a cache",
-            format!("profile {profile}, a cache of {cache} bytes, YCSB-C, seed {}, in real time", self.seed),
-        );
-        report.figure("Latencies, and how late pages were.", self.figure());
-        report.table("Reads by one client", self.table());
-        report.list(self.assumed);
-        report
-    }
-
-    /// What people read below the table.
-    pub fn notes(&self) -> Vec<String> {
-        self.assumed.iter().map(|line| format!("assumed  {line}")).collect()
+        chart
     }
 }
 

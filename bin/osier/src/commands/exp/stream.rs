@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use anyhow::Result;
 use clap::Args;
-use osier_report::{Axis, Chart, LineChart, Report, Series, Stroke, Table, Unit, stack};
+use osier_report::{Axis, LineChart, Series, Stroke, Table, Unit};
 use serde::Serialize;
 
-use super::live::{Device, Kept, LiveArgs, Setup, lateness_chart};
+use super::live::{Device, Kept, LiveArgs, Setup, Shown};
 use crate::exit::{Exit, Failure};
 use crate::output::tell;
 use crate::signals::StopFlag;
@@ -184,8 +184,29 @@ fn expected(rounds: u32) -> [f64; 3] {
 }
 
 impl Streamed {
+    /// What people see of it.
+    pub fn shown(&self) -> Shown<'_> {
+        Shown {
+            name: self.experiment,
+            title: "STREAM across the boundary of the cache",
+            device: &self.device,
+            options: format!("{} rounds", self.rounds),
+            figure_caption: "Best rates, and how late pages were.",
+            chart: self.chart(),
+            kept: self
+                .sizes
+                .iter()
+                .map(|size| (format!("{}.{:02}", size.x_e2 / 100, size.x_e2 % 100), &size.kept))
+                .collect(),
+            table_caption: "Rates as STREAM counts bytes".to_owned(),
+            table: self.table(),
+            csv: self.to_csv(),
+            assumed: self.assumed,
+        }
+    }
+
     /// Rates by size.
-    pub fn table(&self) -> Table {
+    fn table(&self) -> Table {
         let mut table = Table::new().left("Arrays, of the cache");
         for kernel in KERNELS {
             table = table.right(format!("{kernel}, MB/s")).right("in memory");
@@ -207,7 +228,7 @@ impl Streamed {
     }
 
     /// A row for each kernel at each size.
-    pub fn to_csv(&self) -> String {
+    fn to_csv(&self) -> String {
         let mut csv = "kernel,arrays by cache,window MB/s,memory MB/s,faults,late\n".to_owned();
         for size in &self.sizes {
             for (kernel, name) in KERNELS.into_iter().enumerate() {
@@ -223,7 +244,7 @@ impl Streamed {
         csv
     }
 
-    fn figure(&self) -> Vec<Chart> {
+    fn chart(&self) -> LineChart {
         let mut chart = LineChart::new(
             "STREAM across the cache",
             Axis::new("Arrays, of the cache", Unit::Number),
@@ -237,31 +258,7 @@ impl Streamed {
         }
         let memory = line(&|size| size.memory_bytes_per_second[3]);
         chart.series.push(Series::new("triad in memory", memory).stroke(Stroke::Dotted));
-        let runs = self.sizes.iter().map(|size| (format!("{}.{:02}", size.x_e2 / 100, size.x_e2 % 100), &size.kept));
-        vec![Chart::from(chart), lateness_chart(runs)]
-    }
-
-    /// The figure as an SVG file.
-    pub fn to_svg(&self) -> String {
-        stack(&self.figure())
-    }
-
-    /// Everything on one page.
-    pub fn to_report(&self) -> Report {
-        let Setup { profile, cache, .. } = &self.device;
-        let mut report = Report::new(
-            "STREAM across the boundary of the cache",
-            format!("profile {profile}, a cache of {cache} bytes, {} rounds, in real time", self.rounds),
-        );
-        report.figure("Best rates, and how late pages were.", self.figure());
-        report.table("Rates as STREAM counts bytes", self.table());
-        report.list(self.assumed);
-        report
-    }
-
-    /// What people read below the table.
-    pub fn notes(&self) -> Vec<String> {
-        self.assumed.iter().map(|line| format!("assumed  {line}")).collect()
+        chart
     }
 }
 
