@@ -1,7 +1,7 @@
 //! Pointers followed, and memory scanned, in a window across the size of its cache, in real time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Result;
 use osier_client::Window;
@@ -27,8 +27,6 @@ const ROUNDS: usize = 2;
 /// What the device brings in ahead of a scan. One thread stands for the many that were measured: those kept the device
 /// busy with misses, and so do pages that are brought in ahead.
 const AHEAD: [&str; 2] = ["cache.prefetch=\"next-n\"", "cache.prefetch_parameters={degree=8,tagged=1}"];
-/// The device's figures are at most about a millisecond old.
-const STATS_AGE: Duration = Duration::from_millis(5);
 
 /// A chase in real time.
 #[derive(Debug, Clone, Serialize)]
@@ -127,12 +125,10 @@ fn chase(window: &Window, pages: u64, (loads, seed): (u64, u64)) -> Result<Live>
     let (mut line, mut latency) = (0, Histogram::default());
     // What was stored leaves with the first loads, and is not what is measured.
     let warm_up = 2 * pages;
-    let (mut faults_before, mut misses_before) = (0, 0);
+    let mut before = (0, 0);
     for step in 0..warm_up + loads {
         if step == warm_up {
-            std::thread::sleep(STATS_AGE);
-            faults_before = window.timing().latency.count();
-            misses_before = window.stats().misses;
+            before = faults_and_misses(window)?;
         }
         let at = &words[line as usize * WORDS_PER_LINE];
         let began = Instant::now();
@@ -146,9 +142,8 @@ fn chase(window: &Window, pages: u64, (loads, seed): (u64, u64)) -> Result<Live>
         }
         line = mix((found ^ seed).wrapping_add((step + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15))) % lines;
     }
-    std::thread::sleep(STATS_AGE);
-    let faults = window.timing().latency.count() - faults_before;
-    let misses = window.stats().misses - misses_before;
+    let (faults, misses) = faults_and_misses(window)?;
+    let (faults, misses) = (faults - before.0, misses - before.1);
     Ok(Live {
         x_e5: 0,
         pages,
@@ -163,6 +158,12 @@ fn chase(window: &Window, pages: u64, (loads, seed): (u64, u64)) -> Result<Live>
         scan_kept: Kept::default(),
         latency,
     })
+}
+
+/// What was counted until now. The device's figures are up to date when a command has ended: here one of no pages.
+fn faults_and_misses(window: &Window) -> Result<(u64, u64)> {
+    window.unpin(0..0)?;
+    Ok((window.timing().latency.count(), window.stats().misses))
 }
 
 /// Loads every word of the working set in order, round and round; bytes a second.
