@@ -12,7 +12,7 @@ use osier_sim::cylon_latency::{self, QUANTILES, Shape, WORKING_SETS};
 use osier_sim::run::Histogram;
 use serde::Serialize;
 
-use super::live::{Device, Kept, Setup};
+use super::live::{Device, Kept, Setup, go_on};
 use crate::exit::{Exit, Failure};
 use crate::output::tell;
 use crate::profiles;
@@ -61,9 +61,7 @@ pub fn run(args: &Setup, (loads, seed): (u64, u64), stop: &StopFlag) -> Result<V
     let mut all = Vec::new();
     for x in WORKING_SETS {
         let pages = cmm_h::working_set_pages(x, shape.frames);
-        if stop.is_set() {
-            return Err(Failure::new(Exit::Failure, "interrupted; nothing was written").into());
-        }
+        go_on(stop)?;
         let device = Device::start(args)?;
         let mut live = chase(&device.open()?, pages, (loads, seed))?;
         device.stop()?;

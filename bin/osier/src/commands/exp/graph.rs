@@ -11,7 +11,7 @@ use osier_report::{Axis, LineChart, Series, Stroke, Table, Unit};
 use osier_sim::Rng;
 use serde::Serialize;
 
-use super::live::{Device, Kept, LiveArgs, Setup, Shown};
+use super::live::{Device, Kept, LiveArgs, Setup, Shown, go_on};
 use crate::exit::{Exit, Failure};
 use crate::output::tell;
 use crate::signals::StopFlag;
@@ -204,9 +204,7 @@ pub fn run(args: &GraphArgs, stop: &StopFlag) -> Result<Graphs> {
     let setup = args.device.or("cylon", CACHE_BYTES);
     let mut sizes = Vec::new();
     for scale in args.scale_min..=args.scale_max {
-        if stop.is_set() {
-            return Err(Failure::new(Exit::Failure, "interrupted; nothing was written").into());
-        }
+        go_on(stop)?;
         sizes.push(run_size(&setup, scale, args)?);
         tell!("osier: a graph of 2^{scale} vertices");
     }

@@ -16,6 +16,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::exit::{Exit, Failure};
+use crate::signals::StopFlag;
 use crate::units::parse_bytes;
 
 /// A page that came so long after it was due counts as late.
@@ -64,6 +65,14 @@ impl LiveArgs {
     pub fn is_given(&self) -> bool {
         self.profile.is_some() || self.capacity.is_some() || self.cache.is_some() || !self.set.is_empty()
     }
+}
+
+/// Asked before each run of an experiment.
+///
+/// # Errors
+/// Somebody asked to stop.
+pub fn go_on(stop: &StopFlag) -> Result<()> {
+    if stop.is_set() { Err(Failure::new(Exit::Failure, "interrupted; nothing was written").into()) } else { Ok(()) }
 }
 
 /// What the device is.

@@ -15,7 +15,7 @@ use osier_sim::run::Histogram;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::live::{Device, Kept, LiveArgs, Setup, Shown};
+use super::live::{Device, Kept, LiveArgs, Setup, Shown, go_on};
 use crate::exit::{Exit, Failure};
 use crate::output::tell;
 use crate::signals::StopFlag;
@@ -105,9 +105,7 @@ pub fn run(args: &RedisArgs, stop: &StopFlag) -> Result<Served> {
     let setup = args.device.or("cylon", CACHE_BYTES);
     let mut sizes = Vec::new();
     for x in WORKING_SETS {
-        if stop.is_set() {
-            return Err(Failure::new(Exit::Failure, "interrupted; nothing was written").into());
-        }
+        go_on(stop)?;
         sizes.push(run_size(&server, &setup, x, args)?);
         tell!("osier: values of {}.{:02} of the cache", x / 100, x % 100);
     }

@@ -9,7 +9,7 @@ use clap::Args;
 use osier_report::{Axis, LineChart, Series, Stroke, Table, Unit};
 use serde::Serialize;
 
-use super::live::{Device, Kept, LiveArgs, Setup, Shown};
+use super::live::{Device, Kept, LiveArgs, Setup, Shown, go_on};
 use crate::exit::{Exit, Failure};
 use crate::output::tell;
 use crate::signals::StopFlag;
@@ -83,9 +83,7 @@ pub fn run(args: &StreamArgs, stop: &StopFlag) -> Result<Streamed> {
     }
     let mut sizes = Vec::new();
     for x in WORKING_SETS {
-        if stop.is_set() {
-            return Err(Failure::new(Exit::Failure, "interrupted; nothing was written").into());
-        }
+        go_on(stop)?;
         sizes.push(run_size(&setup, x, args.rounds)?);
         tell!("osier: arrays of {}.{:02} of the cache", x / 100, x % 100);
     }
