@@ -12,7 +12,7 @@ use osier_sim::cylon_latency::{self, QUANTILES, Shape, WORKING_SETS};
 use osier_sim::run::Histogram;
 use serde::Serialize;
 
-use super::live::{Device, Kept, Setup, go_on};
+use super::live::{Device, Kept, Setup, go_on, hundredths};
 use crate::exit::{Exit, Failure};
 use crate::output::tell;
 use crate::profiles;
@@ -75,7 +75,7 @@ pub fn run(args: &Setup, (loads, seed): (u64, u64), stop: &StopFlag) -> Result<V
         live.scan_kept = Kept::of(&window);
         drop(window);
         device.stop()?;
-        tell!("osier: {}.{:02} of the cache in real time", x / 100_000, x / 1000 % 100);
+        tell!("osier: {} of the cache in real time", hundredths(x / 1000));
         all.push(live);
     }
     Ok(all)
@@ -211,10 +211,10 @@ pub fn table(all: &[Live]) -> Table {
         let quantile = |wanted: u32| {
             live.quantiles.iter().find(|(quantile, _)| *quantile == wanted).map_or(0, |(_, ns)| *ns).to_string()
         };
-        let percent = |ppm: u64| format!("{}.{:02}", ppm / 10_000, ppm / 100 % 100);
+        let percent = |ppm: u64| hundredths(ppm / 100);
         let off = (scan_tenths as f64 / measured.max(1) as f64 - 1.0) * 100.0;
         table.row([
-            format!("{}.{:02}", live.x_e5 / 100_000, live.x_e5 / 1000 % 100),
+            hundredths(live.x_e5 / 1000),
             live.loads.to_string(),
             percent(live.hit_ppm),
             percent(live.hit_ppm_expected),
@@ -244,7 +244,7 @@ pub fn chart(all: &[Live]) -> Chart {
     );
     for live in all {
         let of = |permille: u32| (live.latency.percentile(permille * 1000) as f64 * 1e-9, f64::from(permille) / 1000.0);
-        let name = format!("{}.{:02} of the cache", live.x_e5 / 100_000, live.x_e5 / 1000 % 100);
+        let name = format!("{} of the cache", hundredths(live.x_e5 / 1000));
         chart.series.push(Series::new(name, (1..1000).map(of).collect()).stroke(Stroke::Solid));
     }
     Chart::from(chart)
@@ -253,7 +253,7 @@ pub fn chart(all: &[Live]) -> Chart {
 /// How well the times were kept, a line for each working set.
 pub fn notes(all: &[Live]) -> Vec<String> {
     let line = |live: &Live| {
-        let set = format!("{}.{:02}", live.x_e5 / 100_000, live.x_e5 / 1000 % 100);
+        let set = hundredths(live.x_e5 / 1000);
         format!("pointers {set}  {}\nscan     {set}  {}", live.kept.text(), live.scan_kept.text())
     };
     all.iter().map(line).collect()

@@ -11,7 +11,7 @@ use osier_report::{Axis, LineChart, Series, Stroke, Table, Unit};
 use osier_sim::Rng;
 use serde::Serialize;
 
-use super::live::{Device, Kept, LiveArgs, Setup, Shown, go_on};
+use super::live::{Device, Kept, LiveArgs, Setup, Shown, go_on, hundredths};
 use crate::exit::{Exit, Failure};
 use crate::output::tell;
 use crate::signals::StopFlag;
@@ -289,7 +289,7 @@ impl Graphs {
             table.row([
                 format!("2^{}", size.scale),
                 size.edges.to_string(),
-                format!("{}.{:02}", size.x_e2 / 100, size.x_e2 % 100),
+                hundredths(size.x_e2),
                 ms(size.window_ns),
                 ms(size.memory_ns),
                 format!("{:.2}", size.window_ns as f64 / size.memory_ns.max(1) as f64),
@@ -307,9 +307,9 @@ impl Graphs {
         let mut csv = "scale,vertices,edges,bytes,by cache,window ns,memory ns,faults,late\n".to_owned();
         for size in &self.sizes {
             let Size { scale, vertices, edges, bytes, x_e2, window_ns, memory_ns, faults, kept, .. } = size;
-            let (whole, part, late) = (x_e2 / 100, x_e2 % 100, kept.late);
+            let (by_cache, late) = (hundredths(*x_e2), kept.late);
             csv.push_str(&format!(
-                "{scale},{vertices},{edges},{bytes},{whole}.{part:02},{window_ns},{memory_ns},{faults},{late}\n"
+                "{scale},{vertices},{edges},{bytes},{by_cache},{window_ns},{memory_ns},{faults},{late}\n"
             ));
         }
         csv

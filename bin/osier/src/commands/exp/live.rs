@@ -219,6 +219,11 @@ impl Kept {
     }
 }
 
+/// A number of hundredths, as in 0.33.
+pub fn hundredths(number: u64) -> String {
+    format!("{}.{:02}", number / 100, number % 100)
+}
+
 /// What people see of an experiment.
 pub struct Shown<'a> {
     /// Of its files.

@@ -22,7 +22,7 @@ use crate::exit::{Exit, Failure};
 use crate::output::{self, tell};
 use crate::signals;
 use crate::workers::{self, Ended};
-use live::{LiveArgs, Setup, Shown};
+use live::{LiveArgs, Setup, Shown, hundredths};
 
 /// Reproduce a published figure
 #[derive(Debug, Subcommand)]
@@ -282,8 +282,7 @@ fn latency(args: &LatencyArgs, context: &Context) -> Result<Exit> {
     let real_time = if args.real_time {
         let device = args.device.or(cmm_h::PROFILE, 48 << 20);
         let runs = chase::run(&device, (args.loads, args.seed), &stop)?;
-        let kept =
-            runs.iter().map(|live| (format!("{}.{:02}", live.x_e5 / 100_000, live.x_e5 / 1000 % 100), &live.kept));
+        let kept = runs.iter().map(|live| (hundredths(live.x_e5 / 1000), &live.kept));
         let charts = vec![chase::chart(&runs), live::lateness_chart(kept)];
         page.heading("In real time");
         page.figure("Pointers in a window of this machine, and how late pages were.", charts.clone());

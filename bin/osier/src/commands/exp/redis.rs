@@ -15,7 +15,7 @@ use osier_sim::run::Histogram;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::live::{Device, Kept, LiveArgs, Setup, Shown, go_on};
+use super::live::{Device, Kept, LiveArgs, Setup, Shown, go_on, hundredths};
 use crate::exit::{Exit, Failure};
 use crate::output::tell;
 use crate::signals::StopFlag;
@@ -107,7 +107,7 @@ pub fn run(args: &RedisArgs, stop: &StopFlag) -> Result<Served> {
     for x in WORKING_SETS {
         go_on(stop)?;
         sizes.push(run_size(&server, &setup, x, args)?);
-        tell!("osier: values of {}.{:02} of the cache", x / 100, x % 100);
+        tell!("osier: values of {} of the cache", hundredths(x));
     }
     Ok(Served { experiment: "cylon-redis", device: setup, seed: args.seed, assumed: ASSUMED, sizes })
 }
@@ -323,11 +323,7 @@ impl Served {
             options: format!("YCSB-C, seed {}", self.seed),
             figure_caption: "Latencies, and how late pages were.",
             chart: self.chart(),
-            kept: self
-                .sizes
-                .iter()
-                .map(|size| (format!("{}.{:02}", size.x_e2 / 100, size.x_e2 % 100), &size.kept))
-                .collect(),
+            kept: self.sizes.iter().map(|size| (hundredths(size.x_e2), &size.kept)).collect(),
             table_caption: "Reads by one client".to_owned(),
             table: self.table(),
             csv: self.to_csv(),
@@ -350,11 +346,7 @@ impl Served {
             .right("p99 ns");
         for size in &self.sizes {
             let us = |ns: u64| format!("{}.{}", ns / 1000, ns / 100 % 10);
-            let mut cells = vec![
-                format!("{}.{:02}", size.x_e2 / 100, size.x_e2 % 100),
-                size.records.to_string(),
-                size.requests_per_second.to_string(),
-            ];
+            let mut cells = vec![hundredths(size.x_e2), size.records.to_string(), size.requests_per_second.to_string()];
             cells.extend(size.window.iter().map(|(_, ns)| us(*ns)));
             cells.extend([us(size.memory[1].1), us(size.memory[4].1)]);
             let lateness = &size.kept.lateness;
@@ -372,9 +364,9 @@ impl Served {
         for size in &self.sizes {
             for ((quantile, window), (_, memory)) in size.window.iter().zip(&size.memory) {
                 let Size { x_e2, records, faults, kept, .. } = size;
-                let (whole, part, late) = (x_e2 / 100, x_e2 % 100, kept.late);
+                let (by_cache, late) = (hundredths(*x_e2), kept.late);
                 let share = f64::from(*quantile) / 1e6;
-                csv.push_str(&format!("{whole}.{part:02},{records},{share},{window},{memory},{faults},{late}\n"));
+                csv.push_str(&format!("{by_cache},{records},{share},{window},{memory},{faults},{late}\n"));
             }
         }
         csv
@@ -391,7 +383,7 @@ impl Served {
                 let of = |permille: u32| (latency.percentile(permille * 1000) as f64 * 1e-9, f64::from(permille) / 1e3);
                 (1..1000).map(of).collect()
             };
-            let name = format!("{}.{:02} of the cache", size.x_e2 / 100, size.x_e2 % 100);
+            let name = format!("{} of the cache", hundredths(size.x_e2));
             chart.series.push(Series::new(name.clone(), line(&size.latencies[0])));
             chart.series.push(Series::new(name + ", in memory", line(&size.latencies[1])).stroke(Stroke::Dotted));
         }

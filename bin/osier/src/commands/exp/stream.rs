@@ -9,7 +9,7 @@ use clap::Args;
 use osier_report::{Axis, LineChart, Series, Stroke, Table, Unit};
 use serde::Serialize;
 
-use super::live::{Device, Kept, LiveArgs, Setup, Shown, go_on};
+use super::live::{Device, Kept, LiveArgs, Setup, Shown, go_on, hundredths};
 use crate::exit::{Exit, Failure};
 use crate::output::tell;
 use crate::signals::StopFlag;
@@ -85,7 +85,7 @@ pub fn run(args: &StreamArgs, stop: &StopFlag) -> Result<Streamed> {
     for x in WORKING_SETS {
         go_on(stop)?;
         sizes.push(run_size(&setup, x, args.rounds)?);
-        tell!("osier: arrays of {}.{:02} of the cache", x / 100, x % 100);
+        tell!("osier: arrays of {} of the cache", hundredths(x));
     }
     let rounds = args.rounds;
     Ok(Streamed { experiment: "stream", device: setup, rounds, kernels: KERNELS, assumed: ASSUMED, sizes })
@@ -191,11 +191,7 @@ impl Streamed {
             options: format!("{} rounds", self.rounds),
             figure_caption: "Best rates, and how late pages were.",
             chart: self.chart(),
-            kept: self
-                .sizes
-                .iter()
-                .map(|size| (format!("{}.{:02}", size.x_e2 / 100, size.x_e2 % 100), &size.kept))
-                .collect(),
+            kept: self.sizes.iter().map(|size| (hundredths(size.x_e2), &size.kept)).collect(),
             table_caption: "Rates as STREAM counts bytes".to_owned(),
             table: self.table(),
             csv: self.to_csv(),
@@ -211,7 +207,7 @@ impl Streamed {
         }
         table = table.right("Faults").right("Late").right("Late, p50 ns").right("p99 ns");
         for size in &self.sizes {
-            let mut cells = vec![format!("{}.{:02}", size.x_e2 / 100, size.x_e2 % 100)];
+            let mut cells = vec![hundredths(size.x_e2)];
             for kernel in 0..KERNELS.len() {
                 let rates = [size.window_bytes_per_second[kernel], size.memory_bytes_per_second[kernel]];
                 cells.extend(rates.map(|rate| (rate / 1_000_000).to_string()));
@@ -232,11 +228,8 @@ impl Streamed {
             for (kernel, name) in KERNELS.into_iter().enumerate() {
                 let [window, memory] = [size.window_bytes_per_second[kernel], size.memory_bytes_per_second[kernel]]
                     .map(|rate| rate / 1_000_000);
-                let (whole, part) = (size.x_e2 / 100, size.x_e2 % 100);
-                csv.push_str(&format!(
-                    "{name},{whole}.{part:02},{window},{memory},{},{}\n",
-                    size.faults, size.kept.late
-                ));
+                let by_cache = hundredths(size.x_e2);
+                csv.push_str(&format!("{name},{by_cache},{window},{memory},{},{}\n", size.faults, size.kept.late));
             }
         }
         csv
