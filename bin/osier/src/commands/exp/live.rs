@@ -243,7 +243,7 @@ pub struct Shown<'a> {
 }
 
 /// Lateness of several runs as one chart.
-pub fn lateness_chart<'a>(runs: impl Iterator<Item = (String, &'a Kept)>) -> Chart {
+pub fn lateness_chart<'a>(runs: impl IntoIterator<Item = (String, &'a Kept)>) -> Chart {
     let mut chart =
         HistogramChart::new("From when a page was due to its being mapped", Axis::new("Lateness", Unit::Seconds).log());
     for (name, kept) in runs {

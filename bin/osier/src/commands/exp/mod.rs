@@ -171,7 +171,7 @@ fn finish(
 
 /// The same of an experiment in real time.
 fn finish_shown(out: &Path, json: &impl Serialize, shown: Shown, context: &Context) -> Result<Exit> {
-    let charts = vec![Chart::from(shown.chart), live::lateness_chart(shown.kept.into_iter())];
+    let charts = vec![Chart::from(shown.chart), live::lateness_chart(shown.kept)];
     let svg = osier_report::stack(&charts);
     let assumed = shown.assumed.map(|line| format!("assumed  {line}")).join("\n");
     let text = format!("{}\n{assumed}", shown.table.to_text());
@@ -278,7 +278,7 @@ fn latency(args: &LatencyArgs, context: &Context) -> Result<Exit> {
     let outcomes = run_cases(args.jobs, &stop, &cases, cylon_latency::Case::label, work)?;
     let report = CylonLatencyReport::new(params, &outcomes);
     let mut page = report.to_report();
-    let (mut svg, mut tables) = (report.figure(), Vec::new());
+    let (mut svg, mut csv, mut live_text) = (report.figure(), report.to_csv(), String::new());
     let real_time = if args.real_time {
         let device = args.device.or(cmm_h::PROFILE, 48 << 20);
         let runs = chase::run(&device, (args.loads, args.seed), &stop)?;
@@ -289,17 +289,15 @@ fn latency(args: &LatencyArgs, context: &Context) -> Result<Exit> {
         page.table("One thread", chase::table(&runs));
         page.list(REAL_TIME);
         svg.extend(charts);
-        tables.push(format!("{}\n{}", chase::table(&runs).to_text(), chase::notes(&runs).join("\n")));
+        csv.push_str(&chase::to_csv(&runs));
+        live_text = format!("{}\n{}", chase::table(&runs).to_text(), chase::notes(&runs).join("\n"));
         Some(RealTime { device, assumed: REAL_TIME, runs })
     } else {
         None
     };
-    let svg = osier_report::stack(&svg);
-    let mut csv = report.to_csv();
-    csv.push_str(&real_time.as_ref().map_or_else(String::new, |real_time| chase::to_csv(&real_time.runs)));
     let model = [report.bandwidth_table(), report.published().latency_table(), report.chase_table()];
     let model = model.map(|table| table.to_text()).join("\n");
-    let text = format!("{model}\n{}\n{}", report.provenance_text(), tables.join("\n"));
-    let files = [csv, svg, page.to_html()];
+    let text = format!("{model}\n{}\n{live_text}", report.provenance_text());
+    let files = [csv, osier_report::stack(&svg), page.to_html()];
     finish((&args.out, "cylon-latency"), files, (&LatencyJson { model: report.to_json(), real_time }, &text), context)
 }
