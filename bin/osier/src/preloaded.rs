@@ -57,7 +57,7 @@ pub struct Offer {
 /// # Errors
 /// What is missing.
 pub fn check_window(socket: &Path, mode: FaultMode, what: &str, least: u64, wanted: Option<u64>) -> Result<Offer> {
-    let options = WindowOptions { mode, ..WindowOptions::default() };
+    let options = WindowOptions { mode, is_leased: true, ..WindowOptions::default() };
     let window = Window::open(socket, &options).map_err(|error| {
         let exit = match error {
             WindowError::Connect { .. } => Exit::Missing,

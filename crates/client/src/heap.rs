@@ -268,6 +268,18 @@ impl Drop for Lease {
     }
 }
 
+/// Notes that a window is used up to a byte by a program that has no lease. A device without the file has no heaps.
+pub(crate) fn note_use(socket: &Path, end: u64) -> io::Result<()> {
+    let word = match map_word(&file_of(socket)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        word => word?,
+    };
+    word.fetch_max(end, Ordering::AcqRel);
+    // SAFETY: the mapping is this call's own, and the word is not used any more.
+    unsafe { libc::munmap(std::ptr::from_ref(word).cast_mut().cast(), PAGE) };
+    Ok(())
+}
+
 /// Locks bytes, or says behind which others to look further.
 fn lock(file: &File, start: u64, bytes: u64) -> io::Result<Option<u64>> {
     let range = |kind: libc::c_int| libc::flock {
@@ -298,7 +310,7 @@ fn lock(file: &File, start: u64, bytes: u64) -> io::Result<Option<u64>> {
     Ok(Some((holder.l_start + holder.l_len) as u64 - LOCKS_AT))
 }
 
-/// The file's first word, mapped for as long as the process lives.
+/// The file's first word, mapped until whoever asked unmaps it.
 fn map_word(path: &Path) -> io::Result<&'static AtomicU64> {
     // Opened anew: a mapping keeps the locks of what it was made of.
     let file = File::options().read(true).write(true).open(path)?;
@@ -308,7 +320,7 @@ fn map_word(path: &Path) -> io::Result<&'static AtomicU64> {
     if base == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the mapping is of a whole page, aligned, and never taken away; an atomic is valid for any bytes.
+    // SAFETY: the mapping is of a whole page, aligned, and the caller's; an atomic is valid for any bytes.
     Ok(unsafe { &*base.cast::<AtomicU64>() })
 }
 
@@ -348,6 +360,20 @@ mod tests {
         let second = Lease::take(&socket, 8 * UNIT, 4 * UNIT).unwrap();
         assert!(!second.begin_use(UNIT / 2..2 * UNIT), "a part of it was used");
         assert!(second.begin_use(2 * UNIT..3 * UNIT));
+    }
+
+    #[test]
+    fn a_window_without_a_lease_counts_as_used() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("s");
+        note_use(&socket, UNIT).unwrap();
+        assert!(!file_of(&socket).exists(), "a device without heaps gets none by it");
+        create_file(&file_of(&socket)).unwrap();
+        let lease = Lease::take(&socket, 8 * UNIT, 4 * UNIT).unwrap();
+        note_use(&socket, 2 * UNIT).unwrap();
+        note_use(&socket, UNIT).unwrap();
+        assert!(!lease.begin_use(UNIT..2 * UNIT));
+        assert!(lease.begin_use(2 * UNIT..3 * UNIT));
     }
 
     #[test]

@@ -22,7 +22,7 @@ use crate::fault::pause;
 use crate::histogram::Timing;
 use crate::shared::{AWAKE, CLOSING, LIVE, Shared};
 use crate::uffd::{PAGE, Uffd};
-use crate::{evict, handler, signal, watch};
+use crate::{evict, handler, heap, signal, watch};
 
 /// How long signals of a thread wait that waits for the end of a command.
 const SIGNALS_WAIT_MAX: Duration = Duration::from_millis(10);
@@ -52,6 +52,9 @@ pub struct WindowOptions {
     pub mode: FaultMode,
     /// What each of the window's own threads does first.
     pub on_thread: Option<fn()>,
+    /// Whether stores go to what a [`Lease`](crate::heap::Lease) has alone. Otherwise all that is mapped counts as used
+    /// from now on, and heaps of `osier run` make their memory zero before they take it.
+    pub is_leased: bool,
 }
 
 impl std::fmt::Debug for Window {
@@ -135,6 +138,10 @@ impl Window {
         }
         let mut window = Window { shared, next_tag: AtomicU32::new(1), threads: Vec::new(), _socket: attached.socket };
         window.start(attached.pidfd, options.on_thread)?;
+        if !options.is_leased {
+            let what = "note in the file beside the socket that the window is used";
+            heap::note_use(socket, from + wanted).map_err(|source| WindowError::System { what, source })?;
+        }
         Ok(window)
     }
 

@@ -5,39 +5,17 @@
 // What it is told comes as variables of the environment, which the kernel makes of words of its command line:
 // bound_mib=N, passes=N (0 is without end).
 #define _GNU_SOURCE
-#include <stdarg.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
-#include <sys/reboot.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <unistd.h>
+
+#include "guest.h"
 
 enum { NODE = 1, BIND = 2, PAGE = 4096, WORDS = PAGE / 8, SAMPLE = 64 };
-
-static _Noreturn void power_off(void)
-{
-    fflush(stdout);
-    sync();
-    reboot(RB_POWER_OFF);
-    for (;;)
-        pause();
-}
-
-static _Noreturn void fail(const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    printf("guest: wrong: ");
-    vprintf(format, arguments);
-    printf("\n");
-    va_end(arguments);
-    power_off();
-}
 
 static unsigned long number(const char *name, unsigned long otherwise)
 {
@@ -133,7 +111,7 @@ int main(void)
         uint64_t wrong = wrong_words(words, pages, pass);
         if (wrong)
             fail("%lu words of pass %lu", (unsigned long)wrong, pass);
-        if (passes)
+        if (passes || pass == 1)
             printf("guest: pass %lu of %lu MiB\n", pass, (unsigned long)(bytes >> 20));
     }
     printf("guest: well\n");

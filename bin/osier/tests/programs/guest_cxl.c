@@ -4,41 +4,20 @@
 // The modules cxl_acpi, cxl_pci and cxl_mem are in /lib. QEMU carries out each access by itself, so there are few.
 #define _GNU_SOURCE
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
-#include <sys/reboot.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
-#include <unistd.h>
+
+#include "guest.h"
 
 #define BUS "/sys/bus/cxl/devices/"
 
 enum { PAGE = 4096, STEP = 1024, BYTES = 24 << 20, TRIES = 100, TRY_US = 50000 };
-
-static _Noreturn void power_off(void)
-{
-    fflush(stdout);
-    reboot(RB_POWER_OFF);
-    for (;;)
-        pause();
-}
-
-static _Noreturn void fail(const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    printf("guest: wrong: ");
-    vprintf(format, arguments);
-    printf(" (%m)\n");
-    va_end(arguments);
-    power_off();
-}
 
 static void load_module(const char *path)
 {

@@ -4,6 +4,8 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
 use std::sync::Once;
@@ -114,6 +116,35 @@ impl Drop for Device {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
+    }
+}
+
+/// A user to whom the system gives no userfaultfd, and who may go where a device serves.
+pub struct Nobody<'a> {
+    device: &'a Device,
+}
+
+impl Nobody<'_> {
+    pub fn new(device: &Device) -> Option<Nobody<'_>> {
+        let setting = fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").unwrap_or_default();
+        let is_root = fs::File::open("/proc/1/environ").is_ok();
+        if setting.trim() != "0" || !is_root {
+            println!("SKIPPED: it needs root, and a system that gives others no userfaultfd");
+            return None;
+        }
+        let all = || fs::Permissions::from_mode(0o777);
+        fs::set_permissions(device.directory.path(), all()).unwrap();
+        fs::set_permissions(device.socket(), all()).unwrap();
+        fs::copy(env!("CARGO_BIN_EXE_osier"), device.path("osier")).unwrap();
+        Some(Nobody { device })
+    }
+
+    /// `osier`, as this user runs it.
+    pub fn osier(&self) -> Command {
+        const NUMBER: u32 = 65_534;
+        let mut command = Command::new(self.device.path("osier"));
+        command.uid(NUMBER).gid(NUMBER).env("HOME", self.device.directory.path());
+        command
     }
 }
 

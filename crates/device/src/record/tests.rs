@@ -499,7 +499,7 @@ fn any_number(draw: &mut Draw) -> Vec<u8> {
 }
 
 /// Changes a record: a byte of it, a number in it, its place, or how often it comes.
-pub(super) fn mutate(records: &mut Vec<Vec<u8>>, draw: &mut Draw) {
+fn mutate(records: &mut Vec<Vec<u8>>, draw: &mut Draw) {
     // The first ones say what the core is made with.
     let range = if draw.one_in(3) { 12.min(records.len()) } else { records.len() };
     let at = draw.below(range as u64) as usize;
@@ -526,10 +526,27 @@ pub(super) fn mutate(records: &mut Vec<Vec<u8>>, draw: &mut Draw) {
     }
 }
 
+/// Replays so many changed recordings, none of which may panic; how many are refused, and how many differ.
+pub(super) fn replay_mutants(sources: &[Vec<Vec<u8>>], count: u64) -> (u64, u64) {
+    let (mut refused, mut differing, mut panics) = (0, 0, Vec::new());
+    for seed in 0..count {
+        let mut draw = Draw::new(seed);
+        let mut records = sources[draw.below(sources.len() as u64) as usize].clone();
+        (0..1 + draw.below(4)).for_each(|_| mutate(&mut records, &mut draw));
+        match std::panic::catch_unwind(|| replay(&file_of(&records), None)) {
+            Ok(Err(ReplayError::Memory { .. } | ReplayError::Recording(_))) => refused += 1,
+            Ok(Err(ReplayError::Differs(_))) => differing += 1,
+            Ok(Ok(_)) => {}
+            Err(_) => panics.push(seed),
+        }
+    }
+    assert!(panics.is_empty(), "{} replays panic, those of the seeds {panics:?}", panics.len());
+    (refused, differing)
+}
+
 /// Whatever is in blocks that fit their checksums, a replay ends in order, and the core is not its end.
 #[test]
 fn changed_records_are_refused_or_replayed() {
-    let (mut refused, mut differing, mut panics) = (0, 0, Vec::new());
     let mut sources = Vec::new();
     for seed in 0..8 {
         let habits = Habits { with_data: seed % 4 > 0, faults_in: 6 * (seed % 2), protected: seed % 3 == 0 };
@@ -546,18 +563,7 @@ fn changed_records_are_refused_or_replayed() {
         let unchanged = replay(&file_of(&sources[seed as usize]), None);
         assert!(unchanged.is_ok(), "seed {seed}: {}", unchanged.unwrap_err());
     }
-    for seed in 0..HOSTILE {
-        let mut draw = Draw::new(seed);
-        let mut records = sources[draw.below(8) as usize].clone();
-        (0..1 + draw.below(4)).for_each(|_| mutate(&mut records, &mut draw));
-        match std::panic::catch_unwind(|| replay(&file_of(&records), None)) {
-            Ok(Err(ReplayError::Memory { .. } | ReplayError::Recording(_))) => refused += 1,
-            Ok(Err(ReplayError::Differs(_))) => differing += 1,
-            Ok(Ok(_)) => {}
-            Err(_) => panics.push(seed),
-        }
-    }
-    assert!(panics.is_empty(), "{} replays panic, those of the seeds {panics:?}", panics.len());
+    let (refused, differing) = replay_mutants(&sources, HOSTILE);
     assert!(refused > 1_000 && differing > 1_000, "{refused} {differing}");
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use osier_flash::Nanos;
 
 use super::input::{self, Digest, Input};
-use super::tests::{Shelf, file_of, mutate, records_of, replay};
+use super::tests::{Shelf, file_of, records_of, replay, replay_mutants};
 use super::*;
 use crate::core::tests::bench::Draw;
 use crate::profile::parse_override;
@@ -163,19 +163,7 @@ fn changed_records_of_a_window_are_refused_or_replayed() {
     let sources: Vec<Vec<Vec<u8>>> = (0..4)
         .map(|seed| records_of(&recorded(seed, 400).0).into_iter().map(|(_, _, bytes)| bytes).collect())
         .collect();
-    let (mut refused, mut differing, mut panics) = (0, 0, Vec::new());
-    for seed in 0..HOSTILE {
-        let mut draw = Draw::new(seed);
-        let mut records = sources[draw.below(4) as usize].clone();
-        (0..1 + draw.below(4)).for_each(|_| mutate(&mut records, &mut draw));
-        match std::panic::catch_unwind(|| replay(&file_of(&records), None)) {
-            Ok(Err(ReplayError::Memory { .. } | ReplayError::Recording(_))) => refused += 1,
-            Ok(Err(ReplayError::Differs(_))) => differing += 1,
-            Ok(Ok(_)) => {}
-            Err(_) => panics.push(seed),
-        }
-    }
-    assert!(panics.is_empty(), "{} replays panic, those of the seeds {panics:?}", panics.len());
+    let (refused, differing) = replay_mutants(&sources, HOSTILE);
     assert!(refused > 300 && differing > 500, "{refused} {differing}");
 }
 
