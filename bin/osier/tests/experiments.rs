@@ -16,15 +16,18 @@ fn exp(name: &str, out: &Path, options: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-/// Runs an experiment and insists on its being well; what it printed. Its files are there and have something.
-fn expect(name: &str, options: &[&str]) -> Value {
+/// Runs an experiment and insists on its being well; what it printed. Its pictures are whole, and its table has so many
+/// rows below its header, each with a value for each column.
+fn expect(name: &str, options: &[&str], rows: usize) -> Value {
     let out = tempfile::tempdir().unwrap();
     let output = exp(name, out.path(), options);
     assert!(output.status.success(), "{name}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
-    for ending in ["csv", "svg", "html"] {
-        let text = fs::read_to_string(out.path().join(format!("{name}.{ending}"))).unwrap();
-        assert!(text.len() > 100, "{name}.{ending}: {text}");
-    }
+    let read = |ending: &str| fs::read_to_string(out.path().join(format!("{name}.{ending}"))).unwrap();
+    let (csv, svg, page) = (read("csv"), read("svg"), read("html"));
+    let columns: Vec<usize> = csv.lines().map(|line| line.split(',').count()).collect();
+    assert_eq!(columns, vec![columns[0]; 1 + rows], "{name}.csv: {csv}");
+    assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{name}.svg: {svg}");
+    assert!(page.contains("<svg") && page.trim_end().ends_with("</html>"), "{name}.html: {page}");
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
@@ -50,7 +53,8 @@ fn check_kept(kept: &Value) {
 
 #[test]
 fn stream_has_the_right_values_on_both_sides_of_the_boundary() {
-    let found = expect("stream", &["--cache", "1MiB", "--capacity", "256MiB", "--rounds", "2"]);
+    // Five sizes, four kernels.
+    let found = expect("stream", &["--cache", "1MiB", "--capacity", "256MiB", "--rounds", "2"], 5 * 4);
     let sizes = found["sizes"].as_array().unwrap();
     assert_eq!(sizes.len(), 5);
     for size in sizes {
@@ -70,7 +74,7 @@ fn stream_has_the_right_values_on_both_sides_of_the_boundary() {
 fn page_rank_in_a_window_is_page_rank_in_memory() {
     let options =
         ["--cache", "256KiB", "--capacity", "256MiB", "--scale-min", "10", "--scale-max", "11", "--iterations", "2"];
-    let found = expect("cylon-graph", &options);
+    let found = expect("cylon-graph", &options, 2);
     let sizes = found["sizes"].as_array().unwrap();
     assert_eq!(sizes.len(), 2);
     for (size, scale) in sizes.iter().zip([10_u32, 11]) {
@@ -91,7 +95,8 @@ fn page_rank_in_a_window_is_page_rank_in_memory() {
 fn pointers_hit_in_real_time_as_often_as_the_cache_is_large() {
     // 384 sets of 64 frames at the default are 48 MiB; here an eighth, in the same sets of 64.
     let options = ["--real-time", "--cache", "6MiB", "--loads", "4000"];
-    let found = expect("cylon-latency", &options);
+    // Points of the CMM-H and of the emulator; pointers in virtual time, and in real time, each with eight quantiles.
+    let found = expect("cylon-latency", &options, 7 + 21 + 7 + 4 * (2 + 8) + 4 * (3 + 8));
     assert_eq!(found["bandwidth"].as_array().unwrap().len(), 7);
     let runs = found["real_time"]["runs"].as_array().unwrap();
     assert_eq!(runs.len(), 4);
@@ -120,7 +125,8 @@ fn redis_serves_what_was_stored_at_each_size() {
         cargo.args(["build", "--quiet", "--offline", "--package", "osier-preload"]).current_dir(root);
         assert!(cargo.status().unwrap().success(), "the library can be built");
     });
-    let found = expect("cylon-redis", &["--cache", "4MiB", "--capacity", "256MiB", "--requests", "400"]);
+    // Three sizes, six quantiles.
+    let found = expect("cylon-redis", &["--cache", "4MiB", "--capacity", "256MiB", "--requests", "400"], 3 * 6);
     let sizes = found["sizes"].as_array().unwrap();
     let records: Vec<u64> = sizes.iter().map(|size| number(size, "records")).collect();
     assert!(records.len() == 3 && records.is_sorted_by(|a, b| a < b), "{records:?}");

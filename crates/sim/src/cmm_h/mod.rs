@@ -4,7 +4,8 @@
 //! GB (Intel MLC; the cache has 48), and the latencies of a pointer chase by four threads over 16 GB (MIO). The model
 //! runs both at a fraction of the capacity: cache and working sets shrink alike, threads and queues do not.
 //!
-//! The profile was fitted to some of these points; [`CALIBRATED`] says to which. The others follow.
+//! The profile was fitted to some of these points; [`CALIBRATED`] says to which. Of the others most were in view when
+//! the model was chosen, and three are predictions: [`Role`].
 
 mod present;
 #[cfg(test)]
@@ -23,7 +24,7 @@ use crate::run::{
 use crate::workload::{Workload, WorkloadError};
 
 pub use present::{AIM_PERMILLE, ASSUMED, CALIBRATED, Role, Row, UNEXPLAINED};
-pub(crate) use present::{JsonRow, decimal};
+pub(crate) use present::{JsonRow, decimal, modelled_series};
 
 /// The profile.
 pub const PROFILE: &str = "cmm-h";

@@ -5,20 +5,21 @@ use serde::Serialize;
 
 use super::{ALTERNATIVES, CHASE_SCALE, Case, CmmHParams, CmmHReport, Outcome, Point, bandwidths, cases, latencies};
 
-/// What was not measured, and was assumed.
+/// What was not measured, and was assumed. A point that a choice was made in view of is no prediction.
 pub const ASSUMED: [&str; 7] = [
     "Bandwidth: 64 threads, one a core of the Xeon 6710E of section 5.1, each load the lines of its share of the working set \
      in order, round and round; what is shown is whole rounds after the cache has settled. (The file does not say how MLC was \
      called.)",
     "Latency: four threads wait for each load. Of the loads 97.5% go to a working set that is in the cache, a third of its \
-     size, and the others to pages that are not. (The file does not say in which order MIO went through its buffer; from 2 to \
-     3% the same quantiles come out.)",
+     size, and the others to pages that are not: the measured 95th percentile is a hit, the 98th a miss. (The file does not \
+     say in which order MIO went through its buffer; from 2 to 3% the same quantiles come out.)",
     "The host fetches lines in pairs: of the loads of the chase that hit, each second one finds its line on the way, for a \
-     part of its time that is equally likely. Its caches and its other prefetchers are not in the model.",
-    "What came last leaves the cache first. Of three policies LRU, whose bandwidth hardly falls from 1.33 to 2.67 of the cache, \
-     and random replacement, fitted to the same points and a fifth too high at 2.67, were left aside because of that point: \
-     the choice saw it, no value did.",
-    "TLC whose pages are sensed once, twice and four times.",
+     part of its time that is equally likely. Its caches and its other prefetchers are not in the model. This was chosen with \
+     the measured latencies in view.",
+    "What came last leaves the cache first: chosen of three policies with the bandwidth at 2.67 of the cache in view. LRU, \
+     whose bandwidth hardly falls from 1.33 to 2.67, and random replacement, fitted to the same points and a fifth too high \
+     at 2.67, were left aside because of it.",
+    "TLC whose pages are sensed once, twice and four times: chosen with the measured latencies in view.",
     "The flash is full, and nothing is written meanwhile.",
     "Capacity, cache and working sets are scaled down alike; threads, queues and times are not.",
 ];
@@ -48,28 +49,41 @@ pub const AIM_PERMILLE: i64 = 150;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
-    /// Something was fitted to it.
+    /// A value was fitted to it.
     Calibrated,
-    /// It follows.
+    /// Neither fitted nor predicted: what the model is made of was chosen with this figure in view.
+    InView,
+    /// A prediction: no value and no choice depends on it.
     Follows,
 }
 
 impl Role {
-    pub(crate) fn name(self) -> &'static str {
+    /// Each of them, as legends have them.
+    pub const ALL: [Role; 3] = [Role::Calibrated, Role::InView, Role::Follows];
+
+    /// As reports have it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
         match self {
             Role::Calibrated => "calibrated",
+            Role::InView => "in-view",
             Role::Follows => "follows",
         }
     }
 
-    /// Of a bandwidth, by the working set in hundred-thousandths of the cache.
-    fn of_bandwidth(x: u64) -> Role {
-        if matches!(x, 4_000 | 67_000 | 133_000) { Role::Calibrated } else { Role::Follows }
+    /// Of a bandwidth, by the working set in hundred-thousandths of the cache. What is not named is no prediction.
+    #[must_use]
+    pub fn of_bandwidth(x: u64) -> Role {
+        match x {
+            4_000 | 67_000 | 133_000 => Role::Calibrated,
+            8_000 | 17_000 | 33_000 => Role::Follows,
+            _ => Role::InView,
+        }
     }
 
-    /// Of a latency, by the quantile in hundred-thousandths.
+    /// Of a latency, by the quantile in hundred-thousandths. None is a prediction.
     fn of_latency(x: u64) -> Role {
-        if matches!(x, 50_000 | 99_000) { Role::Calibrated } else { Role::Follows }
+        if matches!(x, 50_000 | 99_000) { Role::Calibrated } else { Role::InView }
     }
 }
 
@@ -275,12 +289,10 @@ impl CmmHReport {
     #[must_use]
     pub fn figure(&self) -> Vec<Chart> {
         let chart = |title, x, y, rows: &[Row], scale: fn(u64) -> f64| {
-            let points = |value: fn(&Row) -> u64| {
-                rows.iter().map(|row| (row.measured.x as f64 / 1e5, scale(value(row)))).collect::<Vec<_>>()
-            };
+            let measured = rows.iter().map(|row| (row.measured.x as f64 / 1e5, scale(row.measured.value)));
             let mut chart = LineChart::new(title, x, y);
-            chart.series.push(Series::new("measured", points(|row| row.measured.value)));
-            chart.series.push(Series::new("modelled", points(|row| row.modelled)).stroke(Stroke::Dotted));
+            chart.series.push(Series::new("measured", measured.collect()));
+            chart.series.extend(modelled_series(rows, scale));
             Chart::from(chart)
         };
         let bandwidth = chart(
@@ -306,42 +318,33 @@ impl CmmHReport {
         stack(&self.figure())
     }
 
-    /// The largest differences of what follows from the calibration, in thousandths: of bandwidths and of latencies.
-    #[must_use]
-    pub fn residual_permille(&self) -> (i64, i64) {
-        let largest = |rows: Vec<Row>, role: Role| {
-            let of_role = rows.into_iter().filter(|row| row.role == role);
-            of_role.map(|row| row.difference_permille()).max_by_key(|permille| permille.abs()).unwrap_or(0)
-        };
-        (largest(self.bandwidth_rows(), Role::Follows), largest(self.latency_rows(), Role::Follows))
-    }
-
-    /// Of the points that nothing was fitted to, those that the model has within the aim, and all.
+    /// Of the predictions, those that are within the aim, and all.
     #[must_use]
     pub fn within_aim(&self) -> (usize, usize) {
-        let rows = [self.bandwidth_rows(), self.latency_rows()].concat();
-        let follow: Vec<Row> = rows.into_iter().filter(|row| row.role == Role::Follows).collect();
-        let within = follow.iter().filter(|row| row.difference_permille().abs() <= AIM_PERMILLE).count();
-        (within, follow.len())
+        within_aim(&[self.bandwidth_rows(), self.latency_rows()].concat(), Role::Follows)
     }
 
-    /// What was assumed, what was fitted, what follows, what is unexplained; a line each.
+    /// What was assumed, what was fitted, what was in view, what follows, what is unexplained; a line each.
     #[must_use]
     pub fn provenance(&self) -> Vec<(&'static str, String)> {
-        let (bandwidth, latency) = self.residual_permille();
-        let percent = |permille: i64| format!("{:+.1}%", permille as f64 / 10.0);
-        let within = self.within_aim();
+        let (bandwidths, latencies) = (self.bandwidth_rows(), self.latency_rows());
+        let ((seen, all_seen), (within, all)) = (within_aim(&latencies, Role::InView), self.within_aim());
+        let aim = AIM_PERMILLE / 10;
+        let in_view = format!(
+            "The bandwidth at 2.67 of the cache, off by {}, and all latencies that nothing was fitted to, off by {} at most; \
+             {seen} of these {all_seen} are within {aim}%. The model was chosen with them in view: they are no predictions.",
+            largest_difference(&bandwidths, Role::InView),
+            largest_difference(&latencies, Role::InView),
+        );
         let follows = format!(
-            "What nothing was fitted to is off by {} at most in bandwidth and by {} in latency; {} of {} points are within {}%.",
-            percent(bandwidth),
-            percent(latency),
-            within.0,
-            within.1,
-            AIM_PERMILLE / 10
+            "The bandwidths at 0.08, 0.17 and 0.33 of the cache, off by {} at most; {within} of {all} are within {aim}%. Every load \
+             hits there, as at 0.04, which was fitted: they predict no more than that the bandwidth stays.",
+            largest_difference(&bandwidths, Role::Follows),
         );
         let mut lines: Vec<_> = ASSUMED.map(|line| ("assumed", line.to_owned())).into();
-        lines.extend(CALIBRATED.map(|line| ("calibrated", line.to_owned())));
-        lines.push(("follows", follows));
+        lines.extend(CALIBRATED.map(|line| (Role::Calibrated.name(), line.to_owned())));
+        lines.push((Role::InView.name(), in_view));
+        lines.push((Role::Follows.name(), follows));
         lines.extend(UNEXPLAINED.map(|line| ("unexplained", line.to_owned())));
         lines
     }
@@ -363,10 +366,37 @@ impl CmmHReport {
         report.figure("Measured by the authors of Cylon (FAST 2026), beside the profile cmm-h.", self.figure());
         report.table("Loads by 64 threads", self.bandwidth_table());
         report.table("A pointer chase by four threads", self.latency_table());
-        report.heading("What was assumed, what was calibrated, what follows");
+        report.heading("What was assumed, what was calibrated, what was in view, what follows");
         report.list(self.provenance().into_iter().map(|(kind, line)| format!("{kind}: {line}")));
         report
     }
+}
+
+/// Of the points of a role, those that are within the aim, and all.
+fn within_aim(rows: &[Row], role: Role) -> (usize, usize) {
+    let of_role = || rows.iter().filter(|row| row.role == role);
+    let within = of_role().filter(|row| row.difference_permille().abs() <= AIM_PERMILLE).count();
+    (within, of_role().count())
+}
+
+/// The difference of the point of a role that is off by most.
+fn largest_difference(rows: &[Row], role: Role) -> String {
+    let of_role = rows.iter().filter(|row| row.role == role);
+    of_role.max_by_key(|row| row.difference_permille().abs()).map_or_else(|| "-".to_owned(), Row::difference)
+}
+
+/// Modelled points as dots, in a series for each role that they have.
+pub(crate) fn modelled_series(rows: &[Row], scale: fn(u64) -> f64) -> Vec<Series> {
+    let of_role = |role: Role| -> Series {
+        let dot = |row: &Row| {
+            let x = row.measured.x as f64 / 1e5;
+            // A gap behind each point: a line from one to the next would go through points of another role.
+            [(x, scale(row.modelled)), (x, f64::NAN)]
+        };
+        let points = rows.iter().filter(|row| row.role == role).flat_map(dot).collect();
+        Series::new(format!("modelled, {}", role.name()), points).stroke(Stroke::Dotted)
+    };
+    Role::ALL.map(of_role).into_iter().filter(|series| !series.points.is_empty()).collect()
 }
 
 /// A fixed-point number as text.

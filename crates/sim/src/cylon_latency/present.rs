@@ -4,7 +4,7 @@ use osier_report::{Axis, Chart, LineChart, Report, Series, Stroke, Table, Unit, 
 use serde::Serialize;
 
 use super::{CylonLatencyReport, THREADS, WORKING_SETS, cylon_bandwidths};
-use crate::cmm_h::{JsonRow, Point, Row, decimal, latencies};
+use crate::cmm_h::{JsonRow, Point, Row, decimal, latencies, modelled_series};
 
 /// Quantiles that are shown, in millionths.
 pub const QUANTILES: [u32; 8] = [100_000, 250_000, 500_000, 750_000, 900_000, 990_000, 999_000, 999_900];
@@ -172,7 +172,7 @@ impl CylonLatencyReport {
         }
     }
 
-    /// What was assumed, what was fitted, what follows, what is unexplained; a line each.
+    /// What was assumed, what was fitted, what was in view, what follows, what is unexplained; a line each.
     #[must_use]
     pub fn provenance(&self) -> Vec<(&'static str, String)> {
         let mut lines: Vec<_> = ASSUMED.map(|line| ("assumed", line.to_owned())).into();
@@ -199,8 +199,8 @@ impl CylonLatencyReport {
             Axis::new("Bandwidth", Unit::BytesPerSecond).log(),
         );
         bandwidth.series.push(Series::new("CMM-H, measured", line(|row| row.0.measured.value)));
-        bandwidth.series.push(Series::new("modelled", line(|row| row.0.modelled)).stroke(Stroke::Dotted));
         bandwidth.series.push(Series::new("Cylon, published", line(|row| row.1.modelled)));
+        bandwidth.series.extend(modelled_series(&self.published().bandwidth_rows(), |tenths| tenths as f64 * 1e5));
         let mut latency = LineChart::new(
             "Latencies of pointers",
             Axis::new("Latency", Unit::Seconds).log(),
@@ -234,7 +234,7 @@ impl CylonLatencyReport {
         report.table("Loads by 64 threads", self.bandwidth_table());
         report.table("The chase that was measured, 0.33 of the cache", self.published().latency_table());
         report.table(format!("Pointers followed by {THREADS} threads, modelled"), self.chase_table());
-        report.heading("What was assumed, what was calibrated, what follows");
+        report.heading("What was assumed, what was calibrated, what was in view, what follows");
         report.list(self.provenance().into_iter().map(|(kind, line)| format!("{kind}: {line}")));
         report
     }

@@ -7,7 +7,7 @@ use anyhow::Result;
 use osier_client::Window;
 use osier_device::Profile;
 use osier_report::{Axis, Chart, LineChart, Series, Stroke, Table, Unit};
-use osier_sim::cmm_h;
+use osier_sim::cmm_h::{self, Role};
 use osier_sim::cylon_latency::{self, QUANTILES, Shape, WORKING_SETS};
 use osier_sim::run::Histogram;
 use serde::Serialize;
@@ -264,10 +264,12 @@ pub fn to_csv(all: &[Live]) -> String {
     let mut csv = String::new();
     for live in all {
         let x = format!("{}.{:05}", live.x_e5 / 100_000, live.x_e5 % 100_000);
-        let mut line = |series: &str, value: u64, unit: &str| {
-            csv.push_str(&format!("real time {series},{x},,{value},{unit},,follows\n"));
+        let mut row = |series: &str, value: u64, unit: &str, role: Role| {
+            csv.push_str(&format!("real time {series},{x},,{value},{unit},,{}\n", role.name()));
         };
-        line("scan", live.scan_bytes_per_second / 1_000_000, "MB/s");
+        // With the profile's values and policy: where these were fitted or chosen, a scan here predicts nothing either.
+        row("scan", live.scan_bytes_per_second / 1_000_000, "MB/s", Role::of_bandwidth(live.x_e5));
+        let mut line = |series: &str, value: u64, unit: &str| row(series, value, unit, Role::Follows);
         line("faults", live.faults, "count");
         line("late", live.kept.late, "count");
         for (quantile, ns) in &live.quantiles {

@@ -248,7 +248,7 @@ const REAL_TIME: [&str; 4] = [
     "One thread scans, and the device brings in the next eight pages, in place of the 64 threads that were measured. In the cache \
      a scan is this machine's memory, and says nothing of the device.",
     "The cache is scaled down, to the size above from 48 GB; the times of the device are not.",
-    "Nothing is fitted in real time: the profile is the one of the virtual time above.",
+    "Nothing is fitted in real time: the profile is the one of the virtual time above, with what was fitted and chosen there.",
 ];
 
 #[derive(Serialize)]
