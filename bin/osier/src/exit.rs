@@ -9,6 +9,7 @@ use osier_pmr::PmrError;
 use osier_runtime::RuntimeError;
 
 use crate::config::ConfigError;
+use crate::output::tell;
 
 /// How the program ends. The numbers are a promise to scripts: a meaning may be added, never changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,7 +197,7 @@ fn of_runtime(error: &RuntimeError) -> Exit {
 /// Prints an error to standard error, and says with which code to end.
 pub fn report(error: &anyhow::Error, json: bool) -> Exit {
     let exit = code_of(error);
-    crate::output::tell!("{}", line(&text_of(error), exit, json));
+    tell!("{}", line(&text_of(error), exit, json));
     exit
 }
 

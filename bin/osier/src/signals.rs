@@ -8,6 +8,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::exit::Exit;
+use crate::output::tell;
 
 /// Set once somebody asked this program to stop. A second signal ends it at once, and says so.
 #[derive(Debug, Clone, Default)]
@@ -50,7 +51,7 @@ pub fn stop_flag_or(at_once: impl Fn() -> String + Send + 'static) -> Result<Sto
     let listen = move || {
         for _ in signals.forever() {
             if asked.swap(true, Ordering::Relaxed) {
-                crate::output::tell!("osier: a second signal ends this at once, not in order; {}", at_once());
+                tell!("osier: a second signal ends this at once, not in order; {}", at_once());
                 std::process::exit(Exit::Failure as i32);
             }
         }

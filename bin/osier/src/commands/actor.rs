@@ -11,6 +11,7 @@ use osier_runtime::bootstrap::Placement;
 
 use super::Context;
 use crate::exit::{Exit, Failure};
+use crate::output::tell;
 
 /// List and move the actors of a running device
 #[derive(Debug, Subcommand)]
@@ -146,7 +147,7 @@ fn move_actors(device: &Attached, wanted: &str, to: Destination) -> Result<Exit>
         }
     }
     if let Some(note) = note(device, wanted, to)? {
-        crate::output::tell!("osier: {note}");
+        tell!("osier: {note}");
     }
     Ok(Exit::Ok)
 }

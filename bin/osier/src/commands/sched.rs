@@ -11,6 +11,7 @@ use osier_sched::{POLICIES, Recording, ReplayReport, policy, replay};
 use super::Context;
 use super::demo::{self, DemoArgs};
 use crate::exit::{Exit, Failure};
+use crate::output::tell;
 
 /// List policies, record the samples of a run, evaluate a policy on them
 #[derive(Debug, Subcommand)]
@@ -70,7 +71,7 @@ fn evaluate(file: &std::path::Path, name: &str, profile: Option<&str>, context: 
         .map_err(|cause| refuse(format!("reading the samples {} failed: {cause}", file.display())))?;
     let recording = Recording::parse(&text).map_err(|e| refuse(format!("{}: {e}", file.display())))?;
     for error in &recording.malformed {
-        crate::output::tell!("osier: {}: {error}", file.display());
+        tell!("osier: {}: {error}", file.display());
     }
     let profile: Profile = crate::profiles::find(profile.unwrap_or(&recording.header.profile))?.1;
     let mut chosen = policy(name, &profile.scheduler).map_err(|e| refuse(e.to_string()))?;

@@ -9,6 +9,7 @@ use osier_runtime::{RecordCore, Session, Watch};
 
 use super::{Context, PlacementArg};
 use crate::exit::Exit;
+use crate::output::tell;
 
 /// Bring a device up and keep it up until SIGINT or SIGTERM
 ///
@@ -101,22 +102,17 @@ pub fn run(args: &ServeArgs, context: &Context) -> Result<Exit> {
     let spec = super::domain::session(image, args.run.options(), Job::Idle)?;
     let stop = crate::signals::stop_flag()?;
     let mut session = Session::start(spec)?;
-    crate::output::tell!("osier: {} is up; completed data {}", args.device, session.setup().survival()?);
+    tell!("osier: {} is up; completed data {}", args.device, session.setup().survival()?);
     session.watch(|_, event| match event {
         Some(Event::Notice { text }) => {
-            crate::output::tell!("osier: {text}");
+            tell!("osier: {text}");
             Watch::On
         }
         _ if stop.is_set() => Watch::End,
         _ => Watch::On,
     })?;
     for death in session.deaths() {
-        crate::output::tell!(
-            "osier: the {} domain died ({}) and was recovered in {:?}",
-            death.side,
-            death.how,
-            death.recovery
-        );
+        tell!("osier: the {} domain died ({}) and was recovered in {:?}", death.side, death.how, death.recovery);
     }
     session.stop()?;
     Ok(Exit::Ok)

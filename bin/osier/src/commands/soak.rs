@@ -12,6 +12,7 @@ use osier_runtime::{Death, Session, TenantUsage, Watch};
 use super::Context;
 use super::serve::RunArgs;
 use crate::exit::{Exit, Failure};
+use crate::output::tell;
 
 /// Check a device under random traffic, forced migrations and planned deaths
 ///
@@ -159,7 +160,7 @@ fn show(found: &Found, context: &Context) -> Result<Exit> {
         print!("{}", table(found, report).to_text());
     }
     for text in tally.first_failures.iter().chain(&tally.first_lost).chain(&tally.first_wrong) {
-        crate::output::tell!("osier: {text}");
+        tell!("osier: {text}");
     }
     if broken > 0 {
         return Err(Failure::new(Exit::VerificationFailed, format!("{broken} faults were found")).into());

@@ -16,6 +16,7 @@ use osier_client::heap::{HEAP_UNIT_BYTES, Settings, StandIn, THRESHOLD_BYTES, st
 
 use super::Context;
 use crate::exit::{Exit, Failure};
+use crate::output::tell;
 use crate::preloaded::{self, ModeArg};
 use crate::units::{format_bytes, parse_bytes};
 
@@ -135,7 +136,7 @@ pub fn run(args: &VmArgs, context: &Context) -> Result<Exit> {
         children: false,
         stand_in: Some(StandIn { fd, window_bytes: offer.bytes }),
     };
-    crate::output::tell!(
+    tell!(
         "osier vm: {} of the window of {} {}; {why}",
         format_bytes(bytes),
         offer.device,

@@ -17,8 +17,9 @@ use serde::Serialize;
 
 use super::Context;
 use crate::exit::{Exit, Failure};
+use crate::output::{self, tell};
 use crate::units::{format_bytes, parse_bytes};
-use crate::{output, profiles, signals};
+use crate::{profiles, signals};
 
 const PAGE: u64 = PAGE_BYTES as u64;
 /// Frames that are kept free, in thousandths of the cache, and at most.
@@ -217,7 +218,7 @@ fn serve(args: &ServeArgs, context: &Context) -> Result<Exit> {
     let stop = signals::stop_flag()?;
     let stats = server.window().stats();
     let [window, cache] = [server.window().pages(), stats.frames].map(|pages| format_bytes(pages * PAGE));
-    crate::output::tell!("osier: a window of {window} with a cache of {cache} at {}", args.socket.display());
+    tell!("osier: a window of {window} with a cache of {cache} at {}", args.socket.display());
     server.run(&stop.shared());
     server.end_recording();
     let report = Report::new(&server);

@@ -5,6 +5,8 @@ use std::io::{IsTerminal, Write};
 use osier_report::{Unit, format_value};
 use osier_runtime::bootstrap::Progress;
 
+use crate::output::tell;
+
 /// Progress events in a second.
 const PER_SECOND: u64 = 10;
 const BAR: usize = 32;
@@ -43,7 +45,7 @@ impl View {
 
     /// Something that a person should see.
     pub fn notice(&mut self, text: &str) {
-        crate::output::tell!("{}: {text}", self.label);
+        tell!("{}: {text}", self.label);
         self.drawn = false;
     }
 

@@ -1,7 +1,7 @@
 //! Pointers followed, and memory scanned, in a window across the size of its cache, in real time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Result;
 use osier_client::Window;
@@ -12,8 +12,9 @@ use osier_sim::cylon_latency::{self, QUANTILES, Shape, WORKING_SETS};
 use osier_sim::run::Histogram;
 use serde::Serialize;
 
-use super::live::{Device, Kept, Setup};
+use super::live::{Device, Kept, Setup, go_on, hundredths};
 use crate::exit::{Exit, Failure};
+use crate::output::tell;
 use crate::profiles;
 use crate::signals::StopFlag;
 
@@ -26,8 +27,6 @@ const ROUNDS: usize = 2;
 /// What the device brings in ahead of a scan. One thread stands for the many that were measured: those kept the device
 /// busy with misses, and so do pages that are brought in ahead.
 const AHEAD: [&str; 2] = ["cache.prefetch=\"next-n\"", "cache.prefetch_parameters={degree=8,tagged=1}"];
-/// The device's figures are at most about a millisecond old.
-const STATS_AGE: Duration = Duration::from_millis(5);
 
 /// A chase in real time.
 #[derive(Debug, Clone, Serialize)]
@@ -62,9 +61,7 @@ pub fn run(args: &Setup, (loads, seed): (u64, u64), stop: &StopFlag) -> Result<V
     let mut all = Vec::new();
     for x in WORKING_SETS {
         let pages = cmm_h::working_set_pages(x, shape.frames);
-        if stop.is_set() {
-            return Err(Failure::new(Exit::Failure, "interrupted; nothing was written").into());
-        }
+        go_on(stop)?;
         let device = Device::start(args)?;
         let mut live = chase(&device.open()?, pages, (loads, seed))?;
         device.stop()?;
@@ -78,7 +75,7 @@ pub fn run(args: &Setup, (loads, seed): (u64, u64), stop: &StopFlag) -> Result<V
         live.scan_kept = Kept::of(&window);
         drop(window);
         device.stop()?;
-        crate::output::tell!("osier: {}.{:02} of the cache in real time", x / 100_000, x / 1000 % 100);
+        tell!("osier: {} of the cache in real time", hundredths(x / 1000));
         all.push(live);
     }
     Ok(all)
@@ -126,12 +123,10 @@ fn chase(window: &Window, pages: u64, (loads, seed): (u64, u64)) -> Result<Live>
     let (mut line, mut latency) = (0, Histogram::default());
     // What was stored leaves with the first loads, and is not what is measured.
     let warm_up = 2 * pages;
-    let (mut faults_before, mut misses_before) = (0, 0);
+    let mut before = (0, 0);
     for step in 0..warm_up + loads {
         if step == warm_up {
-            std::thread::sleep(STATS_AGE);
-            faults_before = window.timing().latency.count();
-            misses_before = window.stats().misses;
+            before = faults_and_misses(window)?;
         }
         let at = &words[line as usize * WORDS_PER_LINE];
         let began = Instant::now();
@@ -145,9 +140,8 @@ fn chase(window: &Window, pages: u64, (loads, seed): (u64, u64)) -> Result<Live>
         }
         line = mix((found ^ seed).wrapping_add((step + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15))) % lines;
     }
-    std::thread::sleep(STATS_AGE);
-    let faults = window.timing().latency.count() - faults_before;
-    let misses = window.stats().misses - misses_before;
+    let (faults, misses) = faults_and_misses(window)?;
+    let (faults, misses) = (faults - before.0, misses - before.1);
     Ok(Live {
         x_e5: 0,
         pages,
@@ -162,6 +156,12 @@ fn chase(window: &Window, pages: u64, (loads, seed): (u64, u64)) -> Result<Live>
         scan_kept: Kept::default(),
         latency,
     })
+}
+
+/// What was counted until now. The device's figures are up to date when a command has ended: here one of no pages.
+fn faults_and_misses(window: &Window) -> Result<(u64, u64)> {
+    window.unpin(0..0)?;
+    Ok((window.timing().latency.count(), window.stats().misses))
 }
 
 /// Loads every word of the working set in order, round and round; bytes a second.
@@ -211,10 +211,10 @@ pub fn table(all: &[Live]) -> Table {
         let quantile = |wanted: u32| {
             live.quantiles.iter().find(|(quantile, _)| *quantile == wanted).map_or(0, |(_, ns)| *ns).to_string()
         };
-        let percent = |ppm: u64| format!("{}.{:02}", ppm / 10_000, ppm / 100 % 100);
+        let percent = |ppm: u64| hundredths(ppm / 100);
         let off = (scan_tenths as f64 / measured.max(1) as f64 - 1.0) * 100.0;
         table.row([
-            format!("{}.{:02}", live.x_e5 / 100_000, live.x_e5 / 1000 % 100),
+            hundredths(live.x_e5 / 1000),
             live.loads.to_string(),
             percent(live.hit_ppm),
             percent(live.hit_ppm_expected),
@@ -244,7 +244,7 @@ pub fn chart(all: &[Live]) -> Chart {
     );
     for live in all {
         let of = |permille: u32| (live.latency.percentile(permille * 1000) as f64 * 1e-9, f64::from(permille) / 1000.0);
-        let name = format!("{}.{:02} of the cache", live.x_e5 / 100_000, live.x_e5 / 1000 % 100);
+        let name = format!("{} of the cache", hundredths(live.x_e5 / 1000));
         chart.series.push(Series::new(name, (1..1000).map(of).collect()).stroke(Stroke::Solid));
     }
     Chart::from(chart)
@@ -253,7 +253,7 @@ pub fn chart(all: &[Live]) -> Chart {
 /// How well the times were kept, a line for each working set.
 pub fn notes(all: &[Live]) -> Vec<String> {
     let line = |live: &Live| {
-        let set = format!("{}.{:02}", live.x_e5 / 100_000, live.x_e5 / 1000 % 100);
+        let set = hundredths(live.x_e5 / 1000);
         format!("pointers {set}  {}\nscan     {set}  {}", live.kept.text(), live.scan_kept.text())
     };
     all.iter().map(line).collect()

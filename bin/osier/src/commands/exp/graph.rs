@@ -7,12 +7,13 @@ use std::time::Instant;
 
 use anyhow::Result;
 use clap::Args;
-use osier_report::{Axis, Chart, LineChart, Report, Series, Stroke, Table, Unit, stack};
+use osier_report::{Axis, LineChart, Series, Stroke, Table, Unit};
 use osier_sim::Rng;
 use serde::Serialize;
 
-use super::live::{Device, Kept, LiveArgs, Setup, lateness_chart};
+use super::live::{Device, Kept, LiveArgs, Setup, Shown, go_on, hundredths};
 use crate::exit::{Exit, Failure};
+use crate::output::tell;
 use crate::signals::StopFlag;
 
 /// Undirected edges for each vertex, before those that are the same are dropped (GAP).
@@ -203,11 +204,9 @@ pub fn run(args: &GraphArgs, stop: &StopFlag) -> Result<Graphs> {
     let setup = args.device.or("cylon", CACHE_BYTES);
     let mut sizes = Vec::new();
     for scale in args.scale_min..=args.scale_max {
-        if stop.is_set() {
-            return Err(Failure::new(Exit::Failure, "interrupted; nothing was written").into());
-        }
+        go_on(stop)?;
         sizes.push(run_size(&setup, scale, args)?);
-        crate::output::tell!("osier: a graph of 2^{scale} vertices");
+        tell!("osier: a graph of 2^{scale} vertices");
     }
     let (seed, iterations) = (args.seed, args.iterations);
     Ok(Graphs { experiment: "cylon-graph", device: setup, seed, iterations, assumed: ASSUMED, sizes })
@@ -255,8 +254,25 @@ fn run_size(setup: &Setup, scale: u32, args: &GraphArgs) -> Result<Size> {
 }
 
 impl Graphs {
+    /// What people see of it.
+    pub fn shown(&self) -> Shown<'_> {
+        Shown {
+            name: self.experiment,
+            title: "PageRank behind a cache",
+            device: &self.device,
+            options: format!("seed {}", self.seed),
+            figure_caption: "Times, and how late pages were.",
+            chart: self.chart(),
+            kept: self.sizes.iter().map(|size| (format!("2^{} vertices", size.scale), &size.kept)).collect(),
+            table_caption: format!("{} iterations", self.iterations),
+            table: self.table(),
+            csv: self.to_csv(),
+            assumed: self.assumed,
+        }
+    }
+
     /// Times by size.
-    pub fn table(&self) -> Table {
+    fn table(&self) -> Table {
         let mut table = Table::new()
             .left("Vertices")
             .right("Edges")
@@ -273,7 +289,7 @@ impl Graphs {
             table.row([
                 format!("2^{}", size.scale),
                 size.edges.to_string(),
-                format!("{}.{:02}", size.x_e2 / 100, size.x_e2 % 100),
+                hundredths(size.x_e2),
                 ms(size.window_ns),
                 ms(size.memory_ns),
                 format!("{:.2}", size.window_ns as f64 / size.memory_ns.max(1) as f64),
@@ -287,19 +303,19 @@ impl Graphs {
     }
 
     /// A row for each graph.
-    pub fn to_csv(&self) -> String {
+    fn to_csv(&self) -> String {
         let mut csv = "scale,vertices,edges,bytes,by cache,window ns,memory ns,faults,late\n".to_owned();
         for size in &self.sizes {
             let Size { scale, vertices, edges, bytes, x_e2, window_ns, memory_ns, faults, kept, .. } = size;
-            let (whole, part, late) = (x_e2 / 100, x_e2 % 100, kept.late);
+            let (by_cache, late) = (hundredths(*x_e2), kept.late);
             csv.push_str(&format!(
-                "{scale},{vertices},{edges},{bytes},{whole}.{part:02},{window_ns},{memory_ns},{faults},{late}\n"
+                "{scale},{vertices},{edges},{bytes},{by_cache},{window_ns},{memory_ns},{faults},{late}\n"
             ));
         }
         csv
     }
 
-    fn figure(&self) -> Vec<Chart> {
+    fn chart(&self) -> LineChart {
         let mut chart = LineChart::new(
             "PageRank across the cache",
             Axis::new("Graph, of the cache", Unit::Number).log(),
@@ -310,31 +326,7 @@ impl Graphs {
         };
         chart.series.push(Series::new("in the window", line(|size| size.window_ns)));
         chart.series.push(Series::new("in memory", line(|size| size.memory_ns)).stroke(Stroke::Dotted));
-        let runs = self.sizes.iter().map(|size| (format!("2^{} vertices", size.scale), &size.kept));
-        vec![Chart::from(chart), lateness_chart(runs)]
-    }
-
-    /// The figure as an SVG file.
-    pub fn to_svg(&self) -> String {
-        stack(&self.figure())
-    }
-
-    /// Everything on one page.
-    pub fn to_report(&self) -> Report {
-        let Setup { profile, cache, .. } = &self.device;
-        let mut report = Report::new(
-            "PageRank behind a cache",
-            format!("profile {profile}, a cache of {cache} bytes, seed {}, in real time", self.seed),
-        );
-        report.figure("Times, and how late pages were.", self.figure());
-        report.table(format!("{} iterations", self.iterations), self.table());
-        report.list(self.assumed);
-        report
-    }
-
-    /// What people read below the table.
-    pub fn notes(&self) -> Vec<String> {
-        self.assumed.iter().map(|line| format!("assumed  {line}")).collect()
+        chart
     }
 }
 

@@ -1,4 +1,5 @@
-//! What experiments in real time share: a device process of their own, its window, and how well times were kept.
+//! What experiments in real time share: a device process of their own, its window, how well times were kept, and
+//! what people see of it.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
@@ -7,13 +8,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
 use clap::Args;
-use osier_client::{Histogram, Window, WindowError, WindowOptions};
+use osier_client::{Window, WindowError, WindowOptions};
+use osier_front::window::Durations;
 use osier_pmr::WaitPolicy;
-use osier_report::{Axis, Chart, Histogram as HistogramChart, HistogramSeries, Unit};
-use serde::{Deserialize, Serialize};
+use osier_report::{Axis, Chart, Histogram as HistogramChart, HistogramSeries, LineChart, Table, Unit};
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::exit::{Exit, Failure};
+use crate::signals::StopFlag;
 use crate::units::parse_bytes;
 
 /// A page that came so long after it was due counts as late.
@@ -62,6 +65,14 @@ impl LiveArgs {
     pub fn is_given(&self) -> bool {
         self.profile.is_some() || self.capacity.is_some() || self.cache.is_some() || !self.set.is_empty()
     }
+}
+
+/// Asked before each run of an experiment.
+///
+/// # Errors
+/// Somebody asked to stop.
+pub fn go_on(stop: &StopFlag) -> Result<()> {
+    if stop.is_set() { Err(Failure::new(Exit::Failure, "interrupted; nothing was written").into()) } else { Ok(()) }
 }
 
 /// What the device is.
@@ -169,47 +180,20 @@ fn terminate(pid: libc::pid_t) -> Result<()> {
     if status.success() { Ok(()) } else { Err(anyhow!("process {pid} cannot be asked to end")) }
 }
 
-/// How long faults took, as counts by their least duration.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Counts {
-    /// Faults.
-    pub count: u64,
-    /// The duration that half of them do not exceed.
-    pub p50_ns: u64,
-    /// And 99 in a hundred.
-    pub p99_ns: u64,
-    /// The longest.
-    pub max_ns: u64,
-    /// The least duration of a bucket, and how many.
-    pub buckets: Vec<(u64, u64)>,
-}
-
-impl From<&Histogram> for Counts {
-    fn from(histogram: &Histogram) -> Counts {
-        Counts {
-            count: histogram.count(),
-            p50_ns: histogram.quantile_ns(500),
-            p99_ns: histogram.quantile_ns(990),
-            max_ns: histogram.max_ns(),
-            buckets: histogram.buckets(),
-        }
-    }
-}
-
 /// How well the times of the device were kept by this machine.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Kept {
     /// From a fault to its page being mapped.
-    pub latency: Counts,
+    pub latency: Durations,
     /// From when the page was due to its being mapped: the error of the emulation.
-    pub lateness: Counts,
+    pub lateness: Durations,
     /// Pages that came more than [`LATE_NS`] after they were due.
     pub late: u64,
 }
 
 impl Kept {
     /// Of two histograms.
-    pub fn new(latency: Counts, lateness: Counts) -> Kept {
+    pub fn new(latency: Durations, lateness: Durations) -> Kept {
         let late = lateness.buckets.iter().filter(|(least, _)| *least >= LATE_NS).map(|(_, count)| count).sum();
         Kept { latency, lateness, late }
     }
@@ -217,7 +201,7 @@ impl Kept {
     /// Of a window that has been used.
     pub fn of(window: &Window) -> Kept {
         let timing = window.timing();
-        Kept::new(Counts::from(&timing.latency), Counts::from(&timing.lateness))
+        Kept::new(Durations::from(&timing.latency.snapshot()), Durations::from(&timing.lateness.snapshot()))
     }
 
     /// One line for people.
@@ -235,8 +219,31 @@ impl Kept {
     }
 }
 
+/// A number of hundredths, as in 0.33.
+pub fn hundredths(number: u64) -> String {
+    format!("{}.{:02}", number / 100, number % 100)
+}
+
+/// What people see of an experiment.
+pub struct Shown<'a> {
+    /// Of its files.
+    pub name: &'static str,
+    pub title: &'static str,
+    pub device: &'a Setup,
+    /// What else was chosen.
+    pub options: String,
+    pub figure_caption: &'static str,
+    pub chart: LineChart,
+    /// The runs, for the chart of the lateness.
+    pub kept: Vec<(String, &'a Kept)>,
+    pub table_caption: String,
+    pub table: Table,
+    pub csv: String,
+    pub assumed: [&'static str; 3],
+}
+
 /// Lateness of several runs as one chart.
-pub fn lateness_chart<'a>(runs: impl Iterator<Item = (String, &'a Kept)>) -> Chart {
+pub fn lateness_chart<'a>(runs: impl IntoIterator<Item = (String, &'a Kept)>) -> Chart {
     let mut chart =
         HistogramChart::new("From when a page was due to its being mapped", Axis::new("Lateness", Unit::Seconds).log());
     for (name, kept) in runs {
@@ -257,7 +264,7 @@ mod tests {
 
     #[test]
     fn late_is_what_lies_beyond_the_bound() {
-        let lateness = Counts { count: 9, buckets: vec![(960, 4), (1024, 3), (5000, 2)], ..Counts::default() };
-        assert_eq!(Kept::new(Counts::default(), lateness).late, 5);
+        let lateness = Durations { count: 9, buckets: vec![(960, 4), (1024, 3), (5000, 2)], ..Durations::default() };
+        assert_eq!(Kept::new(Durations::default(), lateness).late, 5);
     }
 }

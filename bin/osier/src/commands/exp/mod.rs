@@ -10,17 +10,19 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
-use osier_sim::cmm_h::{self, CmmHError, CmmHParams, CmmHReport};
-use osier_sim::cylon::{self, CylonError, CylonParams, CylonReport};
+use osier_report::{Chart, Report};
+use osier_sim::cmm_h::{self, CmmHParams, CmmHReport};
+use osier_sim::cylon::{self, CylonParams, CylonReport};
 use osier_sim::cylon_latency::{self, CylonLatencyReport};
 use osier_sim::thermal::{self, ThermalParams};
 use serde::Serialize;
 
 use super::Context;
 use crate::exit::{Exit, Failure};
+use crate::output::{self, tell};
+use crate::signals;
 use crate::workers::{self, Ended};
-use crate::{output, signals};
-use live::{LiveArgs, Setup};
+use live::{LiveArgs, Setup, Shown, hundredths};
 
 /// Reproduce a published figure
 #[derive(Debug, Subcommand)]
@@ -128,20 +130,17 @@ pub fn run(command: &ExpCommand, context: &Context) -> Result<Exit> {
         ExpCommand::CylonRedis(args) => {
             make_directory(&args.out)?;
             let served = redis::run(args, &signals::stop_flag()?)?;
-            let files = [served.to_csv(), served.to_svg(), served.to_report().to_html()];
-            finish((&args.out, "cylon-redis"), files, (&served, &served.table(), served.notes()), context)
+            finish_shown(&args.out, &served, served.shown(), context)
         }
         ExpCommand::CylonGraph(args) => {
             make_directory(&args.out)?;
             let graphs = graph::run(args, &signals::stop_flag()?)?;
-            let files = [graphs.to_csv(), graphs.to_svg(), graphs.to_report().to_html()];
-            finish((&args.out, "cylon-graph"), files, (&graphs, &graphs.table(), graphs.notes()), context)
+            finish_shown(&args.out, &graphs, graphs.shown(), context)
         }
         ExpCommand::Stream(args) => {
             make_directory(&args.out)?;
             let streamed = stream::run(args, &signals::stop_flag()?)?;
-            let files = [streamed.to_csv(), streamed.to_svg(), streamed.to_report().to_html()];
-            finish((&args.out, "stream"), files, (&streamed, &streamed.table(), streamed.notes()), context)
+            finish_shown(&args.out, &streamed, streamed.shown(), context)
         }
     }
 }
@@ -151,113 +150,96 @@ fn make_directory(out: &Path) -> Result<()> {
     std::fs::create_dir_all(out).with_context(|| format!("making the directory {}", out.display()))
 }
 
-fn write_files(out: &Path, files: [(&str, String); 3]) -> Result<()> {
-    for (name, text) in files {
-        let path = out.join(name);
-        std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+/// Writes what came out, and prints it, for people or for programs.
+fn finish(
+    (out, name): (&Path, &str),
+    [csv, svg, page]: [String; 3],
+    (json, text): (&impl Serialize, &str),
+    context: &Context,
+) -> Result<Exit> {
+    for (ending, content) in [("csv", csv), ("svg", svg), ("html", page)] {
+        let path = out.join(format!("{name}.{ending}"));
+        std::fs::write(&path, content).with_context(|| format!("writing {}", path.display()))?;
     }
-    Ok(())
-}
-
-fn thermal(args: &ThermalArgs, context: &Context) -> Result<Exit> {
-    let params = ThermalParams { seconds: args.seconds, seed: args.seed, ..ThermalParams::default() };
-    make_directory(&args.out)?;
-    let report = thermal::run(&params, thermal::CASES, &mut |case| crate::output::tell!("osier: {} ...", case.label))?;
-    let page = report.to_report().to_html();
-    let files = [("thermal.csv", report.to_csv()), ("thermal.svg", report.to_svg()), ("thermal.html", page)];
-    write_files(&args.out, files)?;
     if context.json {
-        println!("{}", report.to_report().to_json());
+        output::print_json(json)?;
     } else {
-        println!("{}", report.table().to_text());
-        println!("{}", report.ratio_table().to_text());
-        println!("{}", report.provenance_text());
-        println!("written to {}", args.out.display());
+        output::print(&format!("{text}\nwritten to {}\n", out.display()))?;
     }
     Ok(Exit::Ok)
 }
 
-fn cylon_eviction(args: &CylonArgs, context: &Context) -> Result<Exit> {
-    let params = CylonParams { scale: args.scale, seed: args.seed };
-    params.check().map_err(|error| Failure::new(Exit::BadInput, error.to_string()))?;
-    make_directory(&args.out)?;
-    let stop = signals::stop_flag()?;
-    let jobs = args.jobs.map_or_else(workers::processors, usize::from);
-    let mut cases = cylon::cases();
-    // What prefetches most takes longest: at the end it would leave the other threads idle.
-    cases.sort_by_key(|case| std::cmp::Reverse(case.prefetch_degree));
-    let mut cells = Vec::with_capacity(cases.len());
-    let work = |case: &cylon::Case| cylon::run_case(&params, *case);
-    let ended = workers::run(jobs, &stop, &cases, work, |_, cell: Result<cylon::Cell, CylonError>| {
-        cells.push(cell?);
-        let done = cells.last().map(|cell| cell.case.label()).unwrap_or_default();
-        crate::output::tell!("osier: {done} ({} of {})", cells.len(), cases.len());
-        Ok(())
-    })?;
-    if ended == Ended::Stopped {
-        let text = format!("interrupted after {} of {} runs; nothing was written", cells.len(), cases.len());
-        return Err(Failure::new(Exit::Failure, text).into());
-    }
-    let report = CylonReport::new(params, &cells);
-    let page = report.to_report().to_html();
-    let (csv, svg) = (report.to_csv(), report.to_svg());
-    let files = [("cylon-eviction.csv", csv), ("cylon-eviction.svg", svg), ("cylon-eviction.html", page)];
-    write_files(&args.out, files)?;
-    if context.json {
-        output::print_json(&report.to_json())?;
-    } else {
-        let tables = [report.eviction_table().to_text(), report.prefetch_table().to_text(), report.provenance_text()];
-        output::print(&format!("{}\nwritten to {}\n", tables.join("\n"), args.out.display()))?;
-    }
-    Ok(Exit::Ok)
+/// The same of an experiment in real time.
+fn finish_shown(out: &Path, json: &impl Serialize, shown: Shown, context: &Context) -> Result<Exit> {
+    let charts = vec![Chart::from(shown.chart), live::lateness_chart(shown.kept)];
+    let svg = osier_report::stack(&charts);
+    let assumed = shown.assumed.map(|line| format!("assumed  {line}")).join("\n");
+    let text = format!("{}\n{assumed}", shown.table.to_text());
+    let Setup { profile, cache, .. } = shown.device;
+    let subtitle = format!("profile {profile}, a cache of {cache} bytes, {}, in real time", shown.options);
+    let mut page = Report::new(shown.title, subtitle);
+    page.figure(shown.figure_caption, charts).table(shown.table_caption, shown.table).list(shown.assumed);
+    finish((out, shown.name), [shown.csv, svg, page.to_html()], (json, &text), context)
 }
 
-fn cmm_h(args: &CmmHArgs, context: &Context) -> Result<Exit> {
-    let params = CmmHParams { scale: args.scale, seed: args.seed };
-    params.check().map_err(|error| Failure::new(Exit::BadInput, error.to_string()))?;
-    make_directory(&args.out)?;
-    let stop = signals::stop_flag()?;
-    let jobs = args.jobs.map_or_else(workers::processors, usize::from);
-    let cases = cmm_h::cases();
+/// Runs every case in virtual time, and says how far it is.
+fn run_cases<C: Copy + Sync, T: Send, E: Into<anyhow::Error> + Send>(
+    jobs: Option<u16>,
+    stop: &signals::StopFlag,
+    cases: &[C],
+    label: impl Fn(&C) -> String,
+    work: impl Fn(C) -> Result<T, E> + Sync,
+) -> Result<Vec<T>> {
+    let jobs = jobs.map_or_else(workers::processors, usize::from);
     let mut outcomes = Vec::with_capacity(cases.len());
-    let work = |case: &cmm_h::Case| cmm_h::run_case(&params, *case);
-    let ended = workers::run(jobs, &stop, &cases, work, |_, outcome: Result<cmm_h::Outcome, CmmHError>| {
-        let outcome = outcome?;
-        crate::output::tell!("osier: {} ({} of {})", outcome.case.label(), outcomes.len() + 1, cases.len());
-        outcomes.push(outcome);
+    let work = |case: &C| work(*case);
+    let ended = workers::run(jobs, stop, cases, work, |index, outcome| {
+        outcomes.push(outcome.map_err(E::into)?);
+        tell!("osier: {} ({} of {})", label(&cases[index]), outcomes.len(), cases.len());
         Ok(())
     })?;
     if ended == Ended::Stopped {
         let text = format!("interrupted after {} of {} runs; nothing was written", outcomes.len(), cases.len());
         return Err(Failure::new(Exit::Failure, text).into());
     }
-    let report = CmmHReport::new(params, &outcomes);
-    let page = report.to_report().to_html();
-    write_files(&args.out, [("cmm-h.csv", report.to_csv()), ("cmm-h.svg", report.to_svg()), ("cmm-h.html", page)])?;
-    if context.json {
-        output::print_json(&report.to_json())?;
-    } else {
-        let tables = [report.bandwidth_table().to_text(), report.latency_table().to_text(), report.provenance_text()];
-        output::print(&format!("{}\nwritten to {}\n", tables.join("\n"), args.out.display()))?;
-    }
-    Ok(Exit::Ok)
+    Ok(outcomes)
 }
 
-/// Writes the files of an experiment in real time, and prints its results.
-fn finish(
-    (out, name): (&Path, &str),
-    [csv, svg, page]: [String; 3],
-    (json, table, notes): (&impl Serialize, &osier_report::Table, Vec<String>),
-    context: &Context,
-) -> Result<Exit> {
-    let names = ["csv", "svg", "html"].map(|ending| format!("{name}.{ending}"));
-    write_files(out, [(&names[0], csv), (&names[1], svg), (&names[2], page)])?;
-    if context.json {
-        output::print_json(json)?;
-    } else {
-        output::print(&format!("{}\n{}\nwritten to {}\n", table.to_text(), notes.join("\n"), out.display()))?;
-    }
-    Ok(Exit::Ok)
+fn thermal(args: &ThermalArgs, context: &Context) -> Result<Exit> {
+    let params = ThermalParams { seconds: args.seconds, seed: args.seed, ..ThermalParams::default() };
+    make_directory(&args.out)?;
+    let report = thermal::run(&params, thermal::CASES, &mut |case| tell!("osier: {} ...", case.label))?;
+    let tables = [report.table().to_text(), report.ratio_table().to_text(), report.provenance_text()];
+    let page = report.to_report();
+    let files = [report.to_csv(), report.to_svg(), page.to_html()];
+    finish((&args.out, "thermal"), files, (&page, &tables.join("\n")), context)
+}
+
+fn cylon_eviction(args: &CylonArgs, context: &Context) -> Result<Exit> {
+    let params = CylonParams { scale: args.scale, seed: args.seed };
+    params.check().map_err(|error| Failure::new(Exit::BadInput, error.to_string()))?;
+    make_directory(&args.out)?;
+    let mut cases = cylon::cases();
+    // What prefetches most takes longest: at the end it would leave the other threads idle.
+    cases.sort_by_key(|case| std::cmp::Reverse(case.prefetch_degree));
+    let work = |case| cylon::run_case(&params, case);
+    let cells = run_cases(args.jobs, &signals::stop_flag()?, &cases, cylon::Case::label, work)?;
+    let report = CylonReport::new(params, &cells);
+    let tables = [report.eviction_table().to_text(), report.prefetch_table().to_text(), report.provenance_text()];
+    let files = [report.to_csv(), report.to_svg(), report.to_report().to_html()];
+    finish((&args.out, "cylon-eviction"), files, (&report.to_json(), &tables.join("\n")), context)
+}
+
+fn cmm_h(args: &CmmHArgs, context: &Context) -> Result<Exit> {
+    let params = CmmHParams { scale: args.scale, seed: args.seed };
+    params.check().map_err(|error| Failure::new(Exit::BadInput, error.to_string()))?;
+    make_directory(&args.out)?;
+    let (cases, work) = (cmm_h::cases(), |case| cmm_h::run_case(&params, case));
+    let outcomes = run_cases(args.jobs, &signals::stop_flag()?, &cases, cmm_h::Case::label, work)?;
+    let report = CmmHReport::new(params, &outcomes);
+    let tables = [report.bandwidth_table().to_text(), report.latency_table().to_text(), report.provenance_text()];
+    let files = [report.to_csv(), report.to_svg(), report.to_report().to_html()];
+    finish((&args.out, "cmm-h"), files, (&report.to_json(), &tables.join("\n")), context)
 }
 
 /// What the runs in real time assume.
@@ -292,56 +274,30 @@ fn latency(args: &LatencyArgs, context: &Context) -> Result<Exit> {
     }
     make_directory(&args.out)?;
     let stop = signals::stop_flag()?;
-    let report = latency_model(args, params, &stop)?;
+    let (cases, work) = (cylon_latency::cases(), |case| cylon_latency::run_case(&params, case));
+    let outcomes = run_cases(args.jobs, &stop, &cases, cylon_latency::Case::label, work)?;
+    let report = CylonLatencyReport::new(params, &outcomes);
     let mut page = report.to_report();
-    let (mut svg, mut tables) = (report.figure(), Vec::new());
+    let (mut svg, mut csv, mut live_text) = (report.figure(), report.to_csv(), String::new());
     let real_time = if args.real_time {
         let device = args.device.or(cmm_h::PROFILE, 48 << 20);
         let runs = chase::run(&device, (args.loads, args.seed), &stop)?;
-        let kept =
-            runs.iter().map(|live| (format!("{}.{:02}", live.x_e5 / 100_000, live.x_e5 / 1000 % 100), &live.kept));
+        let kept = runs.iter().map(|live| (hundredths(live.x_e5 / 1000), &live.kept));
         let charts = vec![chase::chart(&runs), live::lateness_chart(kept)];
         page.heading("In real time");
         page.figure("Pointers in a window of this machine, and how late pages were.", charts.clone());
         page.table("One thread", chase::table(&runs));
         page.list(REAL_TIME);
         svg.extend(charts);
-        tables.push(format!("{}\n{}", chase::table(&runs).to_text(), chase::notes(&runs).join("\n")));
+        csv.push_str(&chase::to_csv(&runs));
+        live_text = format!("{}\n{}", chase::table(&runs).to_text(), chase::notes(&runs).join("\n"));
         Some(RealTime { device, assumed: REAL_TIME, runs })
     } else {
         None
     };
-    let svg = osier_report::stack(&svg);
-    let mut csv = report.to_csv();
-    csv.push_str(&real_time.as_ref().map_or_else(String::new, |real_time| chase::to_csv(&real_time.runs)));
-    let files = [("cylon-latency.csv", csv), ("cylon-latency.svg", svg), ("cylon-latency.html", page.to_html())];
-    write_files(&args.out, files)?;
-    if context.json {
-        output::print_json(&LatencyJson { model: report.to_json(), real_time })?;
-    } else {
-        let model = [report.bandwidth_table(), report.published().latency_table(), report.chase_table()];
-        let model = model.map(|table| table.to_text()).join("\n");
-        let text = format!("{model}\n{}\n{}", report.provenance_text(), tables.join("\n"));
-        output::print(&format!("{text}\nwritten to {}\n", args.out.display()))?;
-    }
-    Ok(Exit::Ok)
-}
-
-/// The runs in virtual time.
-fn latency_model(args: &LatencyArgs, params: CmmHParams, stop: &signals::StopFlag) -> Result<CylonLatencyReport> {
-    let jobs = args.jobs.map_or_else(workers::processors, usize::from);
-    let cases = cylon_latency::cases();
-    let mut outcomes = Vec::with_capacity(cases.len());
-    let work = |case: &cylon_latency::Case| cylon_latency::run_case(&params, *case).map(|outcome| (*case, outcome));
-    let ended = workers::run(jobs, stop, &cases, work, |_, outcome| {
-        let (case, outcome) = outcome?;
-        crate::output::tell!("osier: {} ({} of {})", case.label(), outcomes.len() + 1, cases.len());
-        outcomes.push(outcome);
-        Ok(())
-    })?;
-    if ended == Ended::Stopped {
-        let text = format!("interrupted after {} of {} runs; nothing was written", outcomes.len(), cases.len());
-        return Err(Failure::new(Exit::Failure, text).into());
-    }
-    Ok(CylonLatencyReport::new(params, &outcomes))
+    let model = [report.bandwidth_table(), report.published().latency_table(), report.chase_table()];
+    let model = model.map(|table| table.to_text()).join("\n");
+    let text = format!("{model}\n{}\n{live_text}", report.provenance_text());
+    let files = [csv, osier_report::stack(&svg), page.to_html()];
+    finish((&args.out, "cylon-latency"), files, (&LatencyJson { model: report.to_json(), real_time }, &text), context)
 }

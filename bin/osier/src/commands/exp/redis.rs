@@ -8,14 +8,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
 use clap::Args;
-use osier_report::{Axis, Chart, LineChart, Report, Series, Stroke, Table, Unit, stack};
+use osier_front::window::Durations;
+use osier_report::{Axis, LineChart, Series, Stroke, Table, Unit};
 use osier_sim::Rng;
 use osier_sim::run::Histogram;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::live::{Counts, Device, Kept, LiveArgs, Setup, lateness_chart};
+use super::live::{Device, Kept, LiveArgs, Setup, Shown, go_on, hundredths};
 use crate::exit::{Exit, Failure};
+use crate::output::tell;
 use crate::signals::StopFlag;
 
 /// Values by cache, in hundredths (Figure 7).
@@ -103,11 +105,9 @@ pub fn run(args: &RedisArgs, stop: &StopFlag) -> Result<Served> {
     let setup = args.device.or("cylon", CACHE_BYTES);
     let mut sizes = Vec::new();
     for x in WORKING_SETS {
-        if stop.is_set() {
-            return Err(Failure::new(Exit::Failure, "interrupted; nothing was written").into());
-        }
+        go_on(stop)?;
         sizes.push(run_size(&server, &setup, x, args)?);
-        crate::output::tell!("osier: values of {}.{:02} of the cache", x / 100, x % 100);
+        tell!("osier: values of {} of the cache", hundredths(x));
     }
     Ok(Served { experiment: "cylon-redis", device: setup, seed: args.seed, assumed: ASSUMED, sizes })
 }
@@ -129,7 +129,7 @@ fn run_size(server: &Path, setup: &Setup, x: u64, args: &RedisArgs) -> Result<Si
     let (window, requests_per_second) = Redis::start(command, &device.path("redis"))?.serve(records, args)?;
     let figures = figures(&stats)?;
     device.stop()?;
-    let counts = |name: &str| -> Result<Counts> {
+    let durations = |name: &str| -> Result<Durations> {
         serde_json::from_value(figures[name].clone()).with_context(|| format!("reading {name} of the run's figures"))
     };
     let quantiles = |latency: &Histogram| QUANTILES.map(|quantile| (quantile, latency.percentile(quantile))).into();
@@ -144,7 +144,7 @@ fn run_size(server: &Path, setup: &Setup, x: u64, args: &RedisArgs) -> Result<Si
         memory: quantiles(&memory),
         faults: number(&figures["device"]["faults"]),
         misses: number(&figures["device"]["misses"]),
-        kept: Kept::new(counts("latency")?, counts("lateness")?),
+        kept: Kept::new(durations("latency")?, durations("lateness")?),
         latencies: [window, memory],
     })
 }
@@ -314,8 +314,25 @@ impl Zipf {
 }
 
 impl Served {
+    /// What people see of it.
+    pub fn shown(&self) -> Shown<'_> {
+        Shown {
+            name: self.experiment,
+            title: "Redis behind a cache",
+            device: &self.device,
+            options: format!("YCSB-C, seed {}", self.seed),
+            figure_caption: "Latencies, and how late pages were.",
+            chart: self.chart(),
+            kept: self.sizes.iter().map(|size| (hundredths(size.x_e2), &size.kept)).collect(),
+            table_caption: "Reads by one client".to_owned(),
+            table: self.table(),
+            csv: self.to_csv(),
+            assumed: self.assumed,
+        }
+    }
+
     /// Latencies by size.
-    pub fn table(&self) -> Table {
+    fn table(&self) -> Table {
         let mut table = Table::new().left("Values, of the cache").right("Records").right("Reads/s");
         for quantile in QUANTILES {
             table = table.right(format!("p{}, us", f64::from(quantile) / 10_000.0));
@@ -329,11 +346,7 @@ impl Served {
             .right("p99 ns");
         for size in &self.sizes {
             let us = |ns: u64| format!("{}.{}", ns / 1000, ns / 100 % 10);
-            let mut cells = vec![
-                format!("{}.{:02}", size.x_e2 / 100, size.x_e2 % 100),
-                size.records.to_string(),
-                size.requests_per_second.to_string(),
-            ];
+            let mut cells = vec![hundredths(size.x_e2), size.records.to_string(), size.requests_per_second.to_string()];
             cells.extend(size.window.iter().map(|(_, ns)| us(*ns)));
             cells.extend([us(size.memory[1].1), us(size.memory[4].1)]);
             let lateness = &size.kept.lateness;
@@ -346,20 +359,20 @@ impl Served {
     }
 
     /// A row for each quantile at each size.
-    pub fn to_csv(&self) -> String {
+    fn to_csv(&self) -> String {
         let mut csv = "by cache,records,quantile,window ns,memory ns,faults,late\n".to_owned();
         for size in &self.sizes {
             for ((quantile, window), (_, memory)) in size.window.iter().zip(&size.memory) {
                 let Size { x_e2, records, faults, kept, .. } = size;
-                let (whole, part, late) = (x_e2 / 100, x_e2 % 100, kept.late);
+                let (by_cache, late) = (hundredths(*x_e2), kept.late);
                 let share = f64::from(*quantile) / 1e6;
-                csv.push_str(&format!("{whole}.{part:02},{records},{share},{window},{memory},{faults},{late}\n"));
+                csv.push_str(&format!("{by_cache},{records},{share},{window},{memory},{faults},{late}\n"));
             }
         }
         csv
     }
 
-    fn figure(&self) -> Vec<Chart> {
+    fn chart(&self) -> LineChart {
         let mut chart = LineChart::new(
             "Latency of a read from Redis",
             Axis::new("Latency", Unit::Seconds).log(),
@@ -370,35 +383,11 @@ impl Served {
                 let of = |permille: u32| (latency.percentile(permille * 1000) as f64 * 1e-9, f64::from(permille) / 1e3);
                 (1..1000).map(of).collect()
             };
-            let name = format!("{}.{:02} of the cache", size.x_e2 / 100, size.x_e2 % 100);
+            let name = format!("{} of the cache", hundredths(size.x_e2));
             chart.series.push(Series::new(name.clone(), line(&size.latencies[0])));
             chart.series.push(Series::new(name + ", in memory", line(&size.latencies[1])).stroke(Stroke::Dotted));
         }
-        let runs = self.sizes.iter().map(|size| (format!("{}.{:02}", size.x_e2 / 100, size.x_e2 % 100), &size.kept));
-        vec![Chart::from(chart), lateness_chart(runs)]
-    }
-
-    /// The figure as an SVG file.
-    pub fn to_svg(&self) -> String {
-        stack(&self.figure())
-    }
-
-    /// Everything on one page.
-    pub fn to_report(&self) -> Report {
-        let Setup { profile, cache, .. } = &self.device;
-        let mut report = Report::new(
-            "Redis behind a cache",
-            format!("profile {profile}, a cache of {cache} bytes, YCSB-C, seed {}, in real time", self.seed),
-        );
-        report.figure("Latencies, and how late pages were.", self.figure());
-        report.table("Reads by one client", self.table());
-        report.list(self.assumed);
-        report
-    }
-
-    /// What people read below the table.
-    pub fn notes(&self) -> Vec<String> {
-        self.assumed.iter().map(|line| format!("assumed  {line}")).collect()
+        chart
     }
 }
 

@@ -6,11 +6,12 @@ use std::time::Instant;
 
 use anyhow::Result;
 use clap::Args;
-use osier_report::{Axis, Chart, LineChart, Report, Series, Stroke, Table, Unit, stack};
+use osier_report::{Axis, LineChart, Series, Stroke, Table, Unit};
 use serde::Serialize;
 
-use super::live::{Device, Kept, LiveArgs, Setup, lateness_chart};
+use super::live::{Device, Kept, LiveArgs, Setup, Shown, go_on, hundredths};
 use crate::exit::{Exit, Failure};
+use crate::output::tell;
 use crate::signals::StopFlag;
 
 /// Bytes of the three arrays together by cache, in hundredths.
@@ -82,11 +83,9 @@ pub fn run(args: &StreamArgs, stop: &StopFlag) -> Result<Streamed> {
     }
     let mut sizes = Vec::new();
     for x in WORKING_SETS {
-        if stop.is_set() {
-            return Err(Failure::new(Exit::Failure, "interrupted; nothing was written").into());
-        }
+        go_on(stop)?;
         sizes.push(run_size(&setup, x, args.rounds)?);
-        crate::output::tell!("osier: arrays of {}.{:02} of the cache", x / 100, x % 100);
+        tell!("osier: arrays of {} of the cache", hundredths(x));
     }
     let rounds = args.rounds;
     Ok(Streamed { experiment: "stream", device: setup, rounds, kernels: KERNELS, assumed: ASSUMED, sizes })
@@ -183,15 +182,32 @@ fn expected(rounds: u32) -> [f64; 3] {
 }
 
 impl Streamed {
+    /// What people see of it.
+    pub fn shown(&self) -> Shown<'_> {
+        Shown {
+            name: self.experiment,
+            title: "STREAM across the boundary of the cache",
+            device: &self.device,
+            options: format!("{} rounds", self.rounds),
+            figure_caption: "Best rates, and how late pages were.",
+            chart: self.chart(),
+            kept: self.sizes.iter().map(|size| (hundredths(size.x_e2), &size.kept)).collect(),
+            table_caption: "Rates as STREAM counts bytes".to_owned(),
+            table: self.table(),
+            csv: self.to_csv(),
+            assumed: self.assumed,
+        }
+    }
+
     /// Rates by size.
-    pub fn table(&self) -> Table {
+    fn table(&self) -> Table {
         let mut table = Table::new().left("Arrays, of the cache");
         for kernel in KERNELS {
             table = table.right(format!("{kernel}, MB/s")).right("in memory");
         }
         table = table.right("Faults").right("Late").right("Late, p50 ns").right("p99 ns");
         for size in &self.sizes {
-            let mut cells = vec![format!("{}.{:02}", size.x_e2 / 100, size.x_e2 % 100)];
+            let mut cells = vec![hundredths(size.x_e2)];
             for kernel in 0..KERNELS.len() {
                 let rates = [size.window_bytes_per_second[kernel], size.memory_bytes_per_second[kernel]];
                 cells.extend(rates.map(|rate| (rate / 1_000_000).to_string()));
@@ -206,23 +222,20 @@ impl Streamed {
     }
 
     /// A row for each kernel at each size.
-    pub fn to_csv(&self) -> String {
+    fn to_csv(&self) -> String {
         let mut csv = "kernel,arrays by cache,window MB/s,memory MB/s,faults,late\n".to_owned();
         for size in &self.sizes {
             for (kernel, name) in KERNELS.into_iter().enumerate() {
                 let [window, memory] = [size.window_bytes_per_second[kernel], size.memory_bytes_per_second[kernel]]
                     .map(|rate| rate / 1_000_000);
-                let (whole, part) = (size.x_e2 / 100, size.x_e2 % 100);
-                csv.push_str(&format!(
-                    "{name},{whole}.{part:02},{window},{memory},{},{}\n",
-                    size.faults, size.kept.late
-                ));
+                let by_cache = hundredths(size.x_e2);
+                csv.push_str(&format!("{name},{by_cache},{window},{memory},{},{}\n", size.faults, size.kept.late));
             }
         }
         csv
     }
 
-    fn figure(&self) -> Vec<Chart> {
+    fn chart(&self) -> LineChart {
         let mut chart = LineChart::new(
             "STREAM across the cache",
             Axis::new("Arrays, of the cache", Unit::Number),
@@ -236,31 +249,7 @@ impl Streamed {
         }
         let memory = line(&|size| size.memory_bytes_per_second[3]);
         chart.series.push(Series::new("triad in memory", memory).stroke(Stroke::Dotted));
-        let runs = self.sizes.iter().map(|size| (format!("{}.{:02}", size.x_e2 / 100, size.x_e2 % 100), &size.kept));
-        vec![Chart::from(chart), lateness_chart(runs)]
-    }
-
-    /// The figure as an SVG file.
-    pub fn to_svg(&self) -> String {
-        stack(&self.figure())
-    }
-
-    /// Everything on one page.
-    pub fn to_report(&self) -> Report {
-        let Setup { profile, cache, .. } = &self.device;
-        let mut report = Report::new(
-            "STREAM across the boundary of the cache",
-            format!("profile {profile}, a cache of {cache} bytes, {} rounds, in real time", self.rounds),
-        );
-        report.figure("Best rates, and how late pages were.", self.figure());
-        report.table("Rates as STREAM counts bytes", self.table());
-        report.list(self.assumed);
-        report
-    }
-
-    /// What people read below the table.
-    pub fn notes(&self) -> Vec<String> {
-        self.assumed.iter().map(|line| format!("assumed  {line}")).collect()
+        chart
     }
 }
 

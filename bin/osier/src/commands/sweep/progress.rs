@@ -3,6 +3,8 @@
 use std::io::{IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
+use crate::output::tell;
+
 /// The time between two lines where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
@@ -24,7 +26,7 @@ impl Progress {
     pub fn new(before: usize, points: u64) -> Self {
         let before = before as u64;
         if before > 0 {
-            crate::output::tell!("osier: going on after {before} of {points} points");
+            tell!("osier: going on after {before} of {points} points");
         }
         let is_terminal = std::io::stderr().is_terminal();
         Self { is_terminal, began: Instant::now(), shown: None, before, done: before, points, failed: 0 }
@@ -39,7 +41,7 @@ impl Progress {
             // A terminal that is gone is no reason to stop.
             let _ = write!(std::io::stderr(), "\r\u{1b}[K{}", self.line(now));
         } else if self.shown.is_none_or(|shown| now - shown >= LINE_EVERY) || self.done == self.points {
-            crate::output::tell!("{}", self.line(now));
+            tell!("{}", self.line(now));
             self.shown = Some(now);
         }
     }
@@ -47,7 +49,7 @@ impl Progress {
     /// Leaves the line.
     pub fn end(&self) {
         if self.is_terminal && self.done > self.before {
-            crate::output::tell!();
+            tell!();
         }
     }
 

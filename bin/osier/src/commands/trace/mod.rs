@@ -17,7 +17,7 @@ use osier_sim::{Nanos, Source};
 
 use super::Context;
 use crate::exit::{Exit, Failure};
-use crate::output;
+use crate::output::{self, tell};
 use crate::units::parse_bytes;
 use crate::whole_file::{self, WholeFile};
 
@@ -247,10 +247,10 @@ impl Opened {
     pub fn warn(&self) {
         let (counts, unit) = (self.reader.counts(), self.reader.format().unit());
         for bad in &counts.shown {
-            crate::output::tell!("osier: {}: {unit} {bad}", self.name);
+            tell!("osier: {}: {unit} {bad}", self.name);
         }
         if counts.bad() > counts.shown.len() as u64 {
-            crate::output::tell!("osier: {}: {} {unit}s in all are bad and were left out", self.name, counts.bad());
+            tell!("osier: {}: {} {unit}s in all are bad and were left out", self.name, counts.bad());
         }
     }
 }
