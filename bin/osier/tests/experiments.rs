@@ -96,18 +96,31 @@ fn pointers_hit_in_real_time_as_often_as_the_cache_is_large() {
     // 384 sets of 64 frames at the default are 48 MiB; here an eighth, in the same sets of 64.
     let options = ["--real-time", "--cache", "6MiB", "--loads", "4000"];
     // Points of the CMM-H and of the emulator; pointers in virtual time, and in real time, each with eight quantiles.
-    let found = expect("cylon-latency", &options, 7 + 21 + 7 + 4 * (2 + 8) + 4 * (3 + 8));
-    assert_eq!(found["bandwidth"].as_array().unwrap().len(), 7);
-    let runs = found["real_time"]["runs"].as_array().unwrap();
-    assert_eq!(runs.len(), 4);
-    for run in runs {
-        check_kept(&run["kept"]);
-        check_kept(&run["scan_kept"]);
-        let (hits, expected) = (number(run, "hit_ppm"), number(run, "hit_ppm_expected"));
-        // Three times the deviation of as many draws, and a bit for pages that are still mapped while they leave.
-        assert!(hits.abs_diff(expected) <= 60_000, "{hits} ppm hit, {expected} expected: {run}");
-        assert_eq!(number(run, "hit_ppm"), (4000 - number(run, "misses")) * 250);
-    }
+    // A page may be used until its mapper has unmapped it. On a machine that has no time for that more loads hit, but
+    // never more than there are frames; then it is tried again.
+    const FRAMES: u64 = 1536;
+    // Three times the deviation of as many draws, and a bit for pages that are still mapped while they leave.
+    const NEAR_PPM: u64 = 60_000;
+    let is_near = |_attempt| {
+        let found = expect("cylon-latency", &options, 7 + 21 + 7 + 4 * (2 + 8) + 4 * (3 + 8));
+        assert_eq!(found["bandwidth"].as_array().unwrap().len(), 7);
+        let runs = found["real_time"]["runs"].as_array().unwrap();
+        assert_eq!(runs.len(), 4);
+        runs.iter().all(|run| {
+            check_kept(&run["kept"]);
+            check_kept(&run["scan_kept"]);
+            let (hits, expected) = (number(run, "hit_ppm"), number(run, "hit_ppm_expected"));
+            let most = (1_000_000 * FRAMES / number(run, "pages")).min(1_000_000);
+            let bounds = expected.saturating_sub(NEAR_PPM)..=most + NEAR_PPM;
+            assert!(bounds.contains(&hits), "{hits} ppm hit, {expected} expected: {run}");
+            assert_eq!(number(run, "hit_ppm"), (4000 - number(run, "misses")) * 250);
+            if hits > expected + NEAR_PPM {
+                println!("{hits} ppm hit, {expected} expected: {run}");
+            }
+            hits <= expected + NEAR_PPM
+        })
+    };
+    assert!((0..3).any(is_near), "in none of three runs");
 }
 
 #[test]

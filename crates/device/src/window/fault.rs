@@ -83,8 +83,8 @@ impl Filling {
     }
 }
 
-/// Fills whose read waits, by frame, each in one of two lists: those that faults wait for, and those that nobody waits for. They take turns, so
-/// that neither keeps the other waiting for longer than it takes itself.
+/// Fills whose read waits, by frame: in one list those that faults wait for, in the other those that nobody waits for.
+/// They take turns, so that neither keeps the other waiting for longer than it takes itself.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     wanted: VecDeque<u32>,
