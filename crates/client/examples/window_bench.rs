@@ -199,9 +199,9 @@ fn resident() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// The same with hits sampled: 16 pages every 10 ms. A while in the one memory and a while in the other, in which many
-/// samples are taken; what was drawn while the other was used is used before the clock starts. Where page tables come to
-/// lie makes more of a difference than the samples do, and stays as long as the window: so there are several windows, and
-/// as many without samples.
+/// samples are taken; what was drawn while the other was used is used before the clock starts. Where page tables come
+/// to lie makes more of a difference than the samples do, and stays as long as the window: so there are several
+/// windows, and as many without samples.
 fn sampled() -> Result<(), Box<dyn std::error::Error>> {
     const WINDOWS: usize = 5;
     let mut ratios = [Vec::new(), Vec::new()];
