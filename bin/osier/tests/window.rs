@@ -257,13 +257,45 @@ fn redis_keeps_every_value_and_its_background_save_is_of_one_instant() {
     assert!(report["waf_ppm"].as_u64().unwrap() > 1_000_000, "{report}");
 }
 
+/// Stores and loads at random for a while; the generation of each key, and how many commands there were.
+fn mixed_load(redis: &mut Redis, keys: u64, time: Duration) -> (Vec<u64>, u64) {
+    const BATCH: usize = 64;
+    let (mut generations, mut state, mut commands) = (vec![0_u64; keys as usize], 1_u64, 0_u64);
+    let (began, mut said) = (Instant::now(), 0);
+    while began.elapsed() < time {
+        let mut batch = Vec::with_capacity(BATCH);
+        for _ in 0..BATCH {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let (key, is_store) = ((state >> 33) % keys, state >> 32 & 1 == 1);
+            let text = key.to_string();
+            if is_store {
+                generations[key as usize] += 1;
+                redis.send(&[b"SET", text.as_bytes(), &value(key, generations[key as usize])]);
+            } else {
+                redis.send(&[b"GET", text.as_bytes()]);
+            }
+            batch.push((key, generations[key as usize], is_store));
+        }
+        for (key, generation, is_store) in batch {
+            let reply = redis.reply();
+            let is_right = if is_store { reply == b"+OK" } else { reply == value(key, generation) };
+            assert!(is_right, "key {key} of generation {generation} is another");
+        }
+        commands += BATCH as u64;
+        if began.elapsed().as_secs() / 60 > said {
+            said += 1;
+            eprintln!("{said} minutes: {commands} commands");
+        }
+    }
+    (generations, commands)
+}
+
 /// A million records of a kilobyte, twice the cache: half of the commands store, half load, and each value that comes
 /// back is the one that was stored last, while Redis's own benchmark works on keys of its own. A second for each seed.
 #[test]
 #[ignore = "an hour; run by make evidence"]
 fn redis_serves_a_mixed_load_and_keeps_every_value() {
     const KEYS: u64 = 1_000_000;
-    const BATCH: usize = 64;
     let number = |name| std::env::var(name).map_or(1, |text| text.parse::<u64>().unwrap());
     let seconds = number("OSIER_SEED_LAST") - number("OSIER_SEED_FIRST") + 1;
     assert!(may_handle_faults(), "this needs userfaultfd");
@@ -295,33 +327,7 @@ fn redis_serves_a_mixed_load_and_keeps_every_value() {
     ]);
     let mut other = other.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
 
-    let (mut generations, mut state, mut commands) = (vec![0_u64; KEYS as usize], 1_u64, 0_u64);
-    let (began, mut said) = (Instant::now(), 0);
-    while began.elapsed().as_secs() < seconds {
-        let mut batch = Vec::with_capacity(BATCH);
-        for _ in 0..BATCH {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let (key, is_store) = ((state >> 33) % KEYS, state >> 32 & 1 == 1);
-            let text = key.to_string();
-            if is_store {
-                generations[key as usize] += 1;
-                redis.send(&[b"SET", text.as_bytes(), &value(key, generations[key as usize])]);
-            } else {
-                redis.send(&[b"GET", text.as_bytes()]);
-            }
-            batch.push((key, generations[key as usize], is_store));
-        }
-        for (key, generation, is_store) in batch {
-            let reply = redis.reply();
-            let is_right = if is_store { reply == b"+OK" } else { reply == value(key, generation) };
-            assert!(is_right, "key {key} of generation {generation} is another");
-        }
-        commands += BATCH as u64;
-        if began.elapsed().as_secs() / 60 > said {
-            said += 1;
-            eprintln!("{said} minutes: {commands} commands");
-        }
-    }
+    let (generations, commands) = mixed_load(&mut redis, KEYS, Duration::from_secs(seconds));
     assert!(other.try_wait().unwrap().is_none(), "the benchmark runs all the time");
     other.kill().unwrap();
     other.wait().unwrap();
