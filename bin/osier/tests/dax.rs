@@ -186,7 +186,7 @@ fn tools_read_and_write_a_path() {
     }
     let device = Device::start(64, 4, &[]);
     let file = device.path("file");
-    let bytes: Vec<u8> = (0..2 << 20_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let bytes: Vec<u8> = (0..2_u32 << 20).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     fs::write(&file, &bytes).unwrap();
     let run = |program: &[&str]| {
         let mut command = device.run(&["--stats", "/dev/null", "--dax", "/pool=2MiB"], program);
@@ -209,12 +209,12 @@ fn a_path_is_zero_at_first_and_no_heap_is_put_there() {
     let Some(python) = installed("python3") else { return };
     let device = Device::start(192, 4, &[]);
     let all = "b=bytearray(b'x')*(40<<20)";
-    // A heap leaves its bytes where the path is to be; then heaps are put around the path.
-    device.expect(&["--heap", "64MiB"], &[&python, "-c", all]);
+    // A heap leaves its bytes where the path is to be; then heaps are put beside the path.
+    device.expect(&["--heap", "96MiB"], &[&python, "-c", all]);
     let zero = mapped("/p", "assert m[:]==bytes(len(m)); m[:]=b'y'*len(m)");
-    device.expect(&["--dax", "/p=32MiB"], &[&python, "-c", &zero]);
+    device.expect(&["--dax", "/p=96MiB"], &[&python, "-c", &zero]);
     for _ in 0..2 {
-        device.expect(&["--heap", "128MiB"], &[&python, "-c", "b=bytearray(b'z')*(90<<20)"]);
+        device.expect(&["--heap", "96MiB"], &[&python, "-c", "b=bytearray(b'z')*(40<<20)"]);
     }
     let (out, _) = device.expect(&["--dax", "/p"], &[&python, "-c", &mapped("/p", "print(m[:]==b'y'*len(m))")]);
     assert_eq!(out, "True\n");

@@ -663,3 +663,49 @@ fn reopen(view: &mut View) -> Result<(), osier_client::WindowError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view(parts: &[(Range<usize>, i32)]) -> View {
+        let extent = Extent { path: "/p".into(), first: 16 << 12, bytes: 64 << 12 };
+        let named = Box::leak(Box::new(Named { extent, fd: -1, file: (0, 0), directory: None }));
+        let parts = parts.iter().map(|(addresses, protection)| Part {
+            addresses: addresses.start << 12..addresses.end << 12,
+            protection: *protection,
+            may_store: true,
+        });
+        let bytes = 8 << 12..40 << 12;
+        View { window: std::ptr::null(), named, bytes, base: 100 << 12, parts: parts.collect(), is_own: false }
+    }
+
+    fn parts(view: &View) -> Vec<(Range<usize>, i32)> {
+        let of = |part: &Part| (part.addresses.start >> 12..part.addresses.end >> 12, part.protection);
+        let mut parts: Vec<_> = view.parts.iter().map(of).collect();
+        parts.sort_by_key(|(range, _)| range.start);
+        parts
+    }
+
+    #[test]
+    fn what_is_taken_of_a_view_leaves_what_is_around_it() {
+        let mut view = view(&[(100..110, 3), (112..120, 1)]);
+        view.change(&(104 << 12..106 << 12), |_| None);
+        assert_eq!(parts(&view), [(100..104, 3), (106..110, 3), (112..120, 1)]);
+        view.change(&(108 << 12..114 << 12), |_| Some(0));
+        assert_eq!(parts(&view), [(100..104, 3), (106..108, 3), (108..110, 0), (112..114, 0), (114..120, 1)]);
+        let has = |range: Range<usize>| view.has(&(range.start << 12..range.end << 12));
+        assert!(has(106..110) && has(112..120) && !has(106..113) && !has(103..107) && !has(120..121));
+    }
+
+    #[test]
+    fn a_view_knows_which_bytes_it_shows() {
+        let view = view(&[(104..106, 3)]);
+        let free = |bytes: Range<u64>| view.is_free(view.named, &(bytes.start << 12..bytes.end << 12));
+        assert!(free(8..12) && free(14..40));
+        assert!(!free(8..13) && !free(13..14), "the program has them");
+        assert!(!free(7..9) && !free(39..41), "it does not show them");
+        // The path begins at page 16 of the window, and the view at page 8 of the path.
+        assert_eq!(view.pages(&(100 << 12..102 << 12)), 24..26);
+    }
+}
