@@ -207,18 +207,16 @@ fn a_path_is_zero_at_first_and_no_heap_is_put_there() {
         return;
     }
     let Some(python) = installed("python3") else { return };
-    let device = Device::start(192, 4, &[]);
-    let all = "b=bytearray(b'x')*(40<<20)";
-    // A heap leaves its bytes where the path is to be; then heaps are put beside the path.
+    let device = Device::start(160, 4, &[]);
+    let all = "b=bytearray(b'x')*(24<<20)";
+    // A heap leaves its bytes where the path is to be; then one is put beside the path.
     device.expect(&["--heap", "96MiB"], &[&python, "-c", all]);
     let zero = mapped("/p", "assert m[:]==bytes(len(m)); m[:]=b'y'*len(m)");
-    device.expect(&["--dax", "/p=96MiB"], &[&python, "-c", &zero]);
-    for _ in 0..2 {
-        device.expect(&["--heap", "96MiB"], &[&python, "-c", "b=bytearray(b'z')*(40<<20)"]);
-    }
+    device.expect(&["--dax", "/p=64MiB"], &[&python, "-c", &zero]);
+    device.expect(&["--heap", "96MiB"], &[&python, "-c", "b=bytearray(b'z')*(24<<20)"]);
     let (out, _) = device.expect(&["--dax", "/p"], &[&python, "-c", &mapped("/p", "print(m[:]==b'y'*len(m))")]);
     assert_eq!(out, "True\n");
-    let (status, _, err) = finish(device.run(&["--heap", "192MiB"], &["/bin/true"]));
+    let (status, _, err) = finish(device.run(&["--heap", "160MiB"], &["/bin/true"]));
     assert!(status.code() == Some(126) && err.contains("does not fit beside the others"), "{status}: {err}");
 }
 
