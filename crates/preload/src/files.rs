@@ -1,7 +1,7 @@
 //! The calls that have to do with files, where they are of a path of `dax`. All others go to the C library.
 //!
-//! What is not here goes to the file that stands in, which has the path's size, and a place and locks of its own: `lseek`,
-//! `ftruncate` (to its size alone), `flock`, `fcntl`, `dup` and `close` do what they do with a file.
+//! What is not here goes to the file that stands in, which has the path's size, and a place and locks of its own:
+//! `lseek`, `ftruncate` (to its size alone), `flock`, `fcntl`, `dup` and `close` do what they do with a file.
 
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt;

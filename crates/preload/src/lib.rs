@@ -1,5 +1,6 @@
 //! The library that `osier run` preloads into a program: its heap, and its large anonymous mappings, lie in a device's
-//! window, and so does what it maps by certain paths (`dax`). `osier vm` preloads it into a machine emulator, whose guest's memory alone lies there (`guest`).
+//! window, and so does what it maps by certain paths (`dax`). `osier vm` preloads it into a machine emulator, whose
+//! guest's memory alone lies there (`guest`).
 //!
 //! Invariants:
 //! - nothing that the window's own threads use lies in the window (`own`): they would wait for themselves;
