@@ -3,8 +3,8 @@
 //! To the program a path is a regular file of the part's size. What it opens is a file that stands in (`stand_in` of
 //! the client), sealed against stores, so that what this library does not see fails. Its mappings are *views*: windows
 //! on the whole part, of which the program gets what it asked for; a mapping of something that it has mapped already,
-//! or at a fixed place, is of another view. A view stays until the process ends, because the device believes that it knows what is
-//! mapped: what the program unmaps is made inaccessible, and given out again.
+//! or at a fixed place, is of another view. A view stays until the process ends, because the device believes that it
+//! knows what is mapped: what the program unmaps is made inaccessible, and given out again.
 //!
 //! Nothing here is locked by the windows' own threads, nor by those that are being started while a view is opened: both
 //! map memory of no file only, and not where a view is yet.
