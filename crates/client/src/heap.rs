@@ -2,16 +2,20 @@
 //!
 //! Beside the device's socket lies a file. A program *leases* a part of the window by a lock on the bytes of the same
 //! numbers in that file, so that the kernel gives the part back whenever and however the program ends. The file's first
-//! word says up to where the window was ever used: pages beyond are zero, others have what their last user left.
+//! word says up to where the window was ever used: pages beyond are zero, others have what their last user left. What
+//! an [`Extent`] has is never leased.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
+use crate::extent::{self, Extent};
 use crate::uffd::PAGE;
 use crate::window::FaultMode;
 
@@ -25,8 +29,10 @@ pub const HEAP_UNIT_BYTES: u64 = 32 << 20;
 pub const HEAP_MIN_BYTES: u64 = 2 * HEAP_UNIT_BYTES;
 /// Locks that others may take from under a search before it gives up.
 const TRIES_MAX: u32 = 1_000;
-/// Where the bytes that are locked begin: those before hold the file's word.
-const LOCKS_AT: u64 = PAGE as u64;
+/// Where the bytes that are locked begin: those before hold the file's words.
+pub(crate) const LOCKS_AT: u64 = PAGE as u64;
+/// Where the file says whether what is in the device's cache survives a loss of power.
+const SURVIVES_AT: u64 = 8;
 
 const SOCKET: &str = "OSIER_RUN_SOCKET";
 const HEAP: &str = "OSIER_RUN_HEAP";
@@ -37,6 +43,8 @@ const STATS: &str = "OSIER_RUN_STATS";
 const FORMAT: &str = "OSIER_RUN_FORMAT";
 const CHILDREN: &str = "OSIER_RUN_CHILDREN";
 const STAND_IN: &str = "OSIER_RUN_STAND_IN";
+const DAX: &str = "OSIER_RUN_DAX";
+const SURVIVES: &str = "OSIER_RUN_SURVIVES";
 
 /// What `osier run` says to the preloaded library.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +67,31 @@ pub struct Settings {
     pub children: bool,
     /// The mapping of a file lies in the window, and nothing else does.
     pub stand_in: Option<StandIn>,
+    /// Paths that the program opens and maps.
+    pub dax: Vec<Dax>,
+    /// Whether what is in the device's cache survives a loss of power.
+    pub survives_power_loss: bool,
+}
+
+/// A path that stands for an extent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dax {
+    /// What it stands for.
+    pub extent: Extent,
+    /// The descriptor of the file that stands in for it, in the program: see [`stand_in`].
+    pub fd: i32,
+}
+
+impl Dax {
+    fn to_line(&self) -> Vec<u8> {
+        [format!("{} ", self.fd).into_bytes(), self.extent.to_line()].concat()
+    }
+
+    fn from_line(line: &[u8]) -> Option<Dax> {
+        let space = line.iter().position(|byte| *byte == b' ')?;
+        let fd = std::str::from_utf8(&line[..space]).ok()?.parse().ok()?;
+        Some(Dax { extent: Extent::from_line(&line[space + 1..])?, fd })
+    }
 }
 
 /// A file that stands in for a part of a window: see [`stand_in`].
@@ -112,6 +145,11 @@ impl Settings {
         all.extend(self.heap_bytes.map(|bytes| (HEAP, bytes.to_string().into())));
         all.extend(self.stats.clone().map(|path| (STATS, path.into())));
         all.extend(self.stand_in.map(|file| (STAND_IN, format!("{} {}", file.fd, file.window_bytes).into())));
+        if !self.dax.is_empty() {
+            let lines: Vec<u8> = self.dax.iter().flat_map(Dax::to_line).collect();
+            all.push((DAX, OsString::from_vec(lines)));
+            all.push((SURVIVES, if self.survives_power_loss { "1" } else { "0" }.into()));
+        }
         all
     }
 
@@ -134,13 +172,23 @@ impl Settings {
             json: text(FORMAT)? == "json",
             children: text(CHILDREN)? == "1",
             stand_in: text(STAND_IN).as_deref().and_then(OsStr::to_str).and_then(stand_in),
+            dax: text(DAX)
+                .map(|lines| lines.as_bytes().split_inclusive(|b| *b == b'\n').map_while(Dax::from_line).collect())
+                .unwrap_or_default(),
+            survives_power_loss: text(SURVIVES).is_some_and(|text| text == "1"),
         })
+    }
+
+    /// Whether the program's heap lies in the window: with paths it does where that is asked for.
+    #[must_use]
+    pub fn has_heap(&self) -> bool {
+        self.stand_in.is_none() && (self.dax.is_empty() || self.heap_bytes.is_some())
     }
 
     /// The names of these variables.
     #[must_use]
-    pub fn names() -> [&'static str; 9] {
-        [SOCKET, HEAP, THRESHOLD, SMALL, MODE, STATS, FORMAT, CHILDREN, STAND_IN]
+    pub fn names() -> [&'static str; 11] {
+        [SOCKET, HEAP, THRESHOLD, SMALL, MODE, STATS, FORMAT, CHILDREN, STAND_IN, DAX, SURVIVES]
     }
 
     /// Bytes that the program wants of a window.
@@ -167,8 +215,8 @@ pub enum LeaseError {
     },
     /// Others have it.
     #[error(
-        "a heap of {wanted} bytes does not fit beside the others in the window, which has {window}; end one of them, or \
-         ask for a smaller one"
+        "a part of {wanted} bytes does not fit beside the others in the window, which has {window}; end a program that \
+         has one, or ask for a smaller one"
     )]
     NoRoom {
         /// What was asked for.
@@ -186,11 +234,12 @@ pub fn file_of(socket: &Path) -> PathBuf {
     name.into()
 }
 
-/// Makes the file for a device of which nothing was ever used.
+/// Makes the file for a device of which nothing was ever used. What is in the device's cache may survive a loss of
+/// power.
 ///
 /// # Errors
 /// What the system refused.
-pub fn create_file(path: &Path) -> Result<(), LeaseError> {
+pub fn create_file(path: &Path, survives_power_loss: bool) -> Result<(), LeaseError> {
     let fail = |source| LeaseError::File { what: "make", path: path.to_owned(), source };
     // One that a device of before left behind may have locks on it: they are not this device's.
     match std::fs::remove_file(path) {
@@ -198,7 +247,20 @@ pub fn create_file(path: &Path) -> Result<(), LeaseError> {
         _ => {}
     }
     let file = File::options().read(true).write(true).create_new(true).open(path).map_err(fail)?;
+    file.write_all_at(&u64::from(survives_power_loss).to_le_bytes(), SURVIVES_AT).map_err(fail)?;
     file.set_len(LOCKS_AT).map_err(fail)
+}
+
+/// Whether what is in a device's cache survives a loss of power.
+///
+/// # Errors
+/// What the system refused.
+pub fn survives_power_loss(socket: &Path) -> Result<bool, LeaseError> {
+    let path = file_of(socket);
+    let mut word = [0; 8];
+    let read = File::open(&path).and_then(|file| file.read_exact_at(&mut word, SURVIVES_AT));
+    read.map_err(|source| LeaseError::File { what: "read", path, source })?;
+    Ok(u64::from_le_bytes(word) != 0)
 }
 
 /// A part of a window that is one program's alone, until its process ends.
@@ -230,6 +292,14 @@ impl Lease {
             }
             match lock(&file, start, wanted).map_err(fail("lock a part of"))? {
                 None => {
+                    // Looked for with the lock held: an extent is made under one.
+                    let extents = extent::read(&file).map_err(fail("read"))?;
+                    let end = start + wanted;
+                    if let Some(taken) = extents.iter().find(|extent| extent.first < end && start < extent.end()) {
+                        unlock(&file, start, wanted).map_err(fail("unlock a part of"))?;
+                        start = taken.end().next_multiple_of(HEAP_UNIT_BYTES);
+                        continue;
+                    }
                     let used_to = map_word(&path).map_err(fail("map"))?;
                     let fd = AtomicI32::new(file.into_raw_fd());
                     return Ok(Lease { fd, used_to, range: start..start + wanted });
@@ -280,15 +350,29 @@ pub(crate) fn note_use(socket: &Path, end: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Locks bytes, or says behind which others to look further.
-fn lock(file: &File, start: u64, bytes: u64) -> io::Result<Option<u64>> {
-    let range = |kind: libc::c_int| libc::flock {
+/// A lock on bytes of the window, as the system wants it described.
+fn lock_of(kind: libc::c_int, start: u64, bytes: u64) -> libc::flock {
+    libc::flock {
         l_type: kind as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
         l_start: (LOCKS_AT + start) as libc::off_t,
         l_len: bytes as libc::off_t,
         l_pid: 0,
-    };
+    }
+}
+
+fn unlock(file: &File, start: u64, bytes: u64) -> io::Result<()> {
+    let mut lock = lock_of(libc::F_UNLCK, start, bytes);
+    // SAFETY: an open file and a live value.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw mut lock) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Locks bytes, or says behind which others to look further.
+fn lock(file: &File, start: u64, bytes: u64) -> io::Result<Option<u64>> {
+    let range = |kind| lock_of(kind, start, bytes);
     let mut wanted = range(libc::F_WRLCK);
     // SAFETY: an open file and a live value.
     if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw mut wanted) } == 0 {
@@ -336,7 +420,7 @@ mod tests {
     fn parts_are_disjoint_and_given_back() {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("s");
-        create_file(&file_of(&socket)).unwrap();
+        create_file(&file_of(&socket), false).unwrap();
         let take = |units: u64| Lease::take(&socket, 8 * UNIT, units * UNIT);
         let (a, b, c) = (take(2).unwrap(), take(3).unwrap(), take(3).unwrap());
         assert_eq!((a.range(), b.range(), c.range()), (0..2 * UNIT, 2 * UNIT..5 * UNIT, 5 * UNIT..8 * UNIT));
@@ -352,7 +436,7 @@ mod tests {
     fn what_was_never_used_is_known_by_all() {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("s");
-        create_file(&file_of(&socket)).unwrap();
+        create_file(&file_of(&socket), false).unwrap();
         let first = Lease::take(&socket, 8 * UNIT, 2 * UNIT).unwrap();
         assert!(first.begin_use(0..UNIT));
         assert!(!first.begin_use(0..UNIT), "it was used");
@@ -368,7 +452,7 @@ mod tests {
         let socket = directory.path().join("s");
         note_use(&socket, UNIT).unwrap();
         assert!(!file_of(&socket).exists(), "a device without heaps gets none by it");
-        create_file(&file_of(&socket)).unwrap();
+        create_file(&file_of(&socket), false).unwrap();
         let lease = Lease::take(&socket, 8 * UNIT, 4 * UNIT).unwrap();
         note_use(&socket, 2 * UNIT).unwrap();
         note_use(&socket, UNIT).unwrap();
@@ -405,6 +489,11 @@ mod tests {
             json: true,
             children: true,
             stand_in: Some(StandIn { fd: 9, window_bytes: 10 }),
+            dax: vec![
+                Dax { extent: Extent { path: "/dev/dax 0.0".into(), first: 0, bytes: 4096 }, fd: 3 },
+                Dax { extent: Extent { path: "/p".into(), first: 4096, bytes: 8192 }, fd: 4 },
+            ],
+            survives_power_loss: true,
         };
         assert_eq!(Settings::from_env(), None);
         let env = settings.to_env();

@@ -176,10 +176,16 @@ impl Shared {
     pub fn map(&self, page: u64, reply: &Reply) -> bool {
         let (address, more) = (self.address_of(page), usize::from(reply.more.min(self.more_max(page))));
         if reply.grant == Grant::Armed {
-            return self.uffd.map(address, 1 + more, true);
+            return self.map_armed(address, 1 + more);
         }
         // Those that follow first: whoever waits for the page finds them.
-        (more == 0 || self.uffd.map(address + PAGE, more, true)) && self.uffd.map(address, 1, false)
+        (more == 0 || self.map_armed(address + PAGE, more)) && self.uffd.map(address, 1, false)
+    }
+
+    /// Maps pages so that a store leaves a trace. The system does it in one call where they have the same protection.
+    fn map_armed(&self, address: usize, pages: usize) -> bool {
+        let mut each = (address..address + pages * PAGE).step_by(PAGE);
+        self.uffd.map(address, pages, true) || (pages > 1 && each.all(|address| self.uffd.map(address, 1, true)))
     }
 
     /// Counts a page that has just been mapped; `map_ns` is when that was begun.

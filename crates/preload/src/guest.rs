@@ -12,7 +12,7 @@ use osier_client::heap::{Lease, LeaseError, Settings, StandIn};
 use crate::mapping::in_heap;
 use crate::own::{self, MAP_FAILED};
 use crate::space::make_zero;
-use crate::{CannotStart, HIGH, LOW, RUN, await_threads, end, keep, note_range, options, statistics, who};
+use crate::{CannotStart, HIGH, LOW, RUN, end, keep, note_range, options, statistics, who};
 
 const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
@@ -30,18 +30,10 @@ static EXPECTED: OnceLock<Expected> = OnceLock::new();
 /// Waits for the mapping of the file that stands in.
 pub fn begin(settings: Settings) -> Result<(), CannotStart> {
     let Some(StandIn { fd, window_bytes }) = settings.stand_in else { return Ok(()) };
-    let stat = stat(fd).ok_or_else(std::io::Error::last_os_error)?;
+    let stat = own::stat(fd).ok_or_else(std::io::Error::last_os_error)?;
     let (file, bytes) = ((stat.st_dev, stat.st_ino), stat.st_size as u64);
     EXPECTED.get_or_init(|| Expected { settings, file, bytes, window_bytes });
     Ok(())
-}
-
-fn stat(fd: i32) -> Option<libc::stat> {
-    // SAFETY: an all-zero value of that plain struct is valid, and it lives.
-    unsafe {
-        let mut stat: libc::stat = std::mem::zeroed();
-        (libc::fstat(fd, &raw mut stat) == 0).then_some(stat)
-    }
 }
 
 /// Whether this process is a machine emulator whose guest's memory lies in the window.
@@ -60,7 +52,7 @@ pub fn mmap(at: usize, bytes: usize, protection: i32, flags: i32, fd: i32, offse
     if fd < 0 {
         return None;
     }
-    stat(fd).filter(|stat| (stat.st_dev, stat.st_ino) == expected.file)?;
+    own::stat(fd).filter(|stat| (stat.st_dev, stat.st_ino) == expected.file)?;
     let is_whole = offset == 0 && bytes as u64 == expected.bytes;
     let is_plain = protection == READ_WRITE && flags & libc::MAP_SHARED != 0 && RUN.get().is_none();
     if !is_whole || !is_plain {
@@ -90,7 +82,7 @@ fn place(expected: &Expected, at: usize) -> Result<(), CannotStart> {
     let options = options(&settings, Some(expected.bytes));
     // SAFETY: the emulator wants these bytes mapped, so they are its own, and nobody uses them yet.
     let window = unsafe { Window::open_at(&settings.socket, &options, range.start, at) }?;
-    await_threads(&window);
+    own::await_threads(window.threads());
     let run = keep(settings, window, lease);
     note_range(at, at + expected.bytes as usize);
     // Memory of a machine that was just switched on may hold anything, but not what another user left there.

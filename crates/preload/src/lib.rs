@@ -1,5 +1,6 @@
 //! The library that `osier run` preloads into a program: its heap, and its large anonymous mappings, lie in a device's
-//! window. `osier vm` preloads it into a machine emulator, whose guest's memory alone lies there (`guest`).
+//! window, and so does what it maps by certain paths (`dax`). `osier vm` preloads it into a machine emulator, whose
+//! guest's memory alone lies there (`guest`).
 //!
 //! Invariants:
 //! - nothing that the window's own threads use lies in the window (`own`): they would wait for themselves;
@@ -15,9 +16,12 @@ macro_rules! say {
     }};
 }
 
+mod dax;
 mod exports;
+mod files;
 mod fork;
 mod guest;
+mod locked;
 mod mapping;
 mod own;
 mod ranges;
@@ -76,8 +80,7 @@ extern "C" fn begin() {
         forget_environment();
     }
     let children = settings.children;
-    let started = if settings.stand_in.is_some() { guest::begin(settings) } else { start(settings) };
-    match started {
+    match start(settings) {
         Ok(()) => {}
         // A program that another one started is not to fail for that; it is said.
         Err(error) if children && error.is_no_room => {
@@ -111,9 +114,23 @@ impl<E: std::error::Error> From<E> for CannotStart {
     }
 }
 
+/// What comes first has its turn first after a fork: a path's windows are opened with the heap there.
 fn start(settings: Settings) -> Result<(), CannotStart> {
+    let has_paths = !settings.dax.is_empty();
+    let paths = settings.clone();
+    if settings.stand_in.is_some() {
+        return guest::begin(settings);
+    }
+    let heap = if settings.has_heap() { start_heap(settings) } else { Ok(()) };
+    if has_paths && heap.as_ref().map_or_else(|error| error.is_no_room, |()| true) {
+        dax::begin(paths)?;
+    }
+    heap
+}
+
+fn start_heap(settings: Settings) -> Result<(), CannotStart> {
     let window = Window::open(&settings.socket, &options(&settings, None))?;
-    await_threads(&window);
+    own::await_threads(window.threads());
     let bytes = window.len() as u64;
     let lease = Lease::take(&settings.socket, bytes, settings.heap_of(bytes)).map_err(|error| CannotStart {
         text: error.to_string(),
@@ -132,13 +149,6 @@ fn start(settings: Settings) -> Result<(), CannotStart> {
 
 fn options(settings: &Settings, bytes: Option<u64>) -> WindowOptions {
     WindowOptions { bytes, mode: settings.mode, on_thread: Some(own::note_thread), is_leased: true }
-}
-
-/// Until each of the window's threads is known, what it asks for must not come from the window.
-fn await_threads(window: &Window) {
-    while own::threads() < window.threads() {
-        std::thread::yield_now();
-    }
 }
 
 /// From now on this process has the window.

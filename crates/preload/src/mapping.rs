@@ -1,11 +1,10 @@
-//! The calls that map memory, where they touch the heap.
+//! The calls that map memory, where they touch the heap or what a path is mapped by.
 
 use std::sync::atomic::Ordering;
 
-use crate::guest;
 use crate::own::{self, MAP_FAILED};
 use crate::space::{PAGE, SPACE, begin_use, make_zero};
-use crate::{HIGH, LOW, RUN, is_in_heap, serves};
+use crate::{HIGH, LOW, RUN, dax, guest, is_in_heap, serves};
 
 const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 /// What else may be asked for: nothing that the window does otherwise.
@@ -26,6 +25,9 @@ pub fn in_heap(at: usize, bytes: usize) -> Option<(usize, usize)> {
 
 pub fn mmap(at: usize, bytes: usize, protection: i32, flags: i32, fd: i32, offset: i64) -> usize {
     if let Some(mapped) = guest::mmap(at, bytes, protection, flags, fd, offset) {
+        return mapped;
+    }
+    if let Some(mapped) = dax::mmap(at, bytes, protection, flags, fd, offset) {
         return mapped;
     }
     if !serves() {
@@ -76,7 +78,18 @@ fn map_over(at: usize, bytes: usize, protection: i32, flags: i32) -> usize {
     at
 }
 
+/// What a call gives that gives 0 or fails.
+fn code(result: Result<i32, dax::Errno>) -> i32 {
+    result.unwrap_or_else(|code| {
+        own::set_errno(code);
+        -1
+    })
+}
+
 pub fn munmap(at: usize, bytes: usize) -> i32 {
+    if dax::touches(at, bytes) {
+        return code(dax::munmap(at, bytes, munmap));
+    }
     let Some((start, length)) = in_heap(at, bytes) else { return own::munmap(at, bytes) };
     if own::is_own_thread() {
         return own::munmap(at, bytes);
@@ -96,6 +109,9 @@ pub fn munmap(at: usize, bytes: usize) -> i32 {
 }
 
 pub fn mremap(at: usize, bytes: usize, new_bytes: usize, flags: i32, new_at: usize) -> usize {
+    if dax::touches(at, bytes) || (flags & libc::MREMAP_FIXED != 0 && dax::touches(new_at, new_bytes)) {
+        return dax::mremap(at, bytes, new_bytes, flags).unwrap_or_else(fail);
+    }
     let goes_to_heap = flags & libc::MREMAP_FIXED != 0 && in_heap(new_at, new_bytes).is_some();
     if !is_in_heap(at) && !goes_to_heap {
         return own::mremap(at, bytes, new_bytes, flags, new_at);
@@ -145,6 +161,9 @@ fn move_to(new: usize, at: usize, bytes: usize, new_bytes: usize) -> usize {
 }
 
 pub fn madvise(at: usize, bytes: usize, advice: i32) -> i32 {
+    if dax::touches(at, bytes) {
+        return code(dax::madvise(at, bytes, advice));
+    }
     if in_heap(at, bytes).is_none() || own::is_own_thread() {
         return own::madvise(at, bytes, advice);
     }
@@ -185,7 +204,15 @@ pub fn madvise(at: usize, bytes: usize, advice: i32) -> i32 {
     -1
 }
 
+/// Answers `msync`, where it is of what a path is mapped by.
+pub fn msync(at: usize, bytes: usize, flags: i32) -> Option<i32> {
+    dax::touches(at, bytes).then(|| code(dax::msync(at, bytes, flags).map(|()| 0)))
+}
+
 pub fn mprotect(at: usize, bytes: usize, protection: i32) -> i32 {
+    if dax::touches(at, bytes) {
+        return code(dax::mprotect(at, bytes, protection).map(|()| 0));
+    }
     if in_heap(at, bytes).is_some() && !own::is_own_thread() && !guest::is_one() {
         SPACE.with(|space| space.note_protection());
     }

@@ -4,7 +4,8 @@
 //! faults must not wait for itself, so nothing of its own may lie in the window.
 
 use std::alloc::{GlobalAlloc, Layout};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::ffi::{CStr, c_void};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 /// What the C library's own names are, by which it can be had although others are in their place.
 pub mod c {
@@ -62,8 +63,14 @@ unsafe impl GlobalAlloc for CLibrary {
     }
 }
 
-/// The window's own threads.
-static THREADS: [AtomicUsize; 8] = [const { AtomicUsize::new(0) }; 8];
+/// Most threads of windows, of the heap's and of those that paths are mapped by.
+pub const THREADS_MAX: usize = 40;
+
+/// The windows' own threads, and how many places of these were ever given out.
+static THREADS: [AtomicUsize; THREADS_MAX] = [const { AtomicUsize::new(0) }; THREADS_MAX];
+static NOTED: AtomicUsize = AtomicUsize::new(0);
+/// How many windows' threads were waited for.
+static AWAITED: AtomicUsize = AtomicUsize::new(0);
 
 fn this_thread() -> usize {
     // By this and not by a variable of the thread: for that the C library may want memory.
@@ -71,35 +78,78 @@ fn this_thread() -> usize {
     unsafe { libc::pthread_self() as usize }
 }
 
-/// The calling thread is one of the window's own.
+/// The calling thread is one of the windows' own.
 pub fn note_thread() {
-    for place in &THREADS {
-        if place.compare_exchange(0, this_thread(), Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            return;
-        }
+    let place = NOTED.fetch_add(1, Ordering::AcqRel);
+    // The views that a process may have are fewer than there are places for.
+    THREADS[place % THREADS_MAX].store(this_thread(), Ordering::Release);
+}
+
+fn noted() -> &'static [AtomicUsize] {
+    &THREADS[..NOTED.load(Ordering::Acquire).min(THREADS_MAX)]
+}
+
+/// Waits until each of the threads of one more window is known: what it asks for must not come from a window.
+pub fn await_threads(count: usize) {
+    let all = AWAITED.fetch_add(count, Ordering::AcqRel) + count;
+    while noted().iter().filter(|place| place.load(Ordering::Acquire) != 0).count() < all {
+        std::thread::yield_now();
     }
 }
 
-/// How many threads said so.
-pub fn threads() -> usize {
-    THREADS.iter().filter(|place| place.load(Ordering::Acquire) != 0).count()
-}
-
-/// Whether the calling thread is one of the window's own.
+/// Whether the calling thread is one of the windows' own.
 pub fn is_own_thread() -> bool {
     let this = this_thread();
-    THREADS.iter().any(|place| place.load(Ordering::Relaxed) == this)
+    noted().iter().any(|place| place.load(Ordering::Relaxed) == this)
 }
 
 /// In a forked child there are none.
 pub fn forget_threads() {
+    AWAITED.store(0, Ordering::Relaxed);
+    NOTED.store(0, Ordering::Relaxed);
     THREADS.iter().for_each(|place| place.store(0, Ordering::Relaxed));
+}
+
+/// A function in whose place this library has its own: the C library's, or another preloaded one's.
+pub struct Next {
+    name: &'static CStr,
+    found: AtomicPtr<c_void>,
+}
+
+impl Next {
+    pub const fn new(name: &'static CStr) -> Next {
+        Next { name, found: AtomicPtr::new(std::ptr::null_mut()) }
+    }
+
+    /// Its address.
+    pub fn get(&self) -> *mut c_void {
+        let mut found = self.found.load(Ordering::Relaxed);
+        if found.is_null() {
+            // SAFETY: the name ends in zero.
+            found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+            if found.is_null() {
+                // What calls it was linked to a C library that has it.
+                std::process::abort();
+            }
+            self.found.store(found, Ordering::Relaxed);
+        }
+        found
+    }
 }
 
 /// The error of the calling thread's latest call.
 pub fn set_errno(code: i32) {
     // SAFETY: the C library's variable of this thread.
     unsafe { *libc::__errno_location() = code };
+}
+
+/// `fstat` of the kernel.
+pub fn stat(fd: i32) -> Option<libc::stat> {
+    // SAFETY: an all-zero value of that plain struct is valid, and it lives. The kernel's has the same form.
+    unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        (libc::syscall(libc::SYS_fstat, fd, &raw mut stat) == 0).then_some(stat)
+    }
 }
 
 /// `mmap` of the kernel.

@@ -1,13 +1,13 @@
 //! The heap's part of the window: what is free, what the allocator has, what the program mapped.
 
-use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use libmimalloc_sys as mi;
 use osier_client::heap::HEAP_UNIT_BYTES;
 
+use crate::locked::Locked;
 use crate::ranges::Ranges;
 use crate::{Run, own};
 
@@ -37,25 +37,8 @@ pub struct Space {
     is_protected: bool,
 }
 
-/// A lock that whoever forks holds across it, and that the child can let go.
-pub struct Locked {
-    is_held: AtomicBool,
-    space: UnsafeCell<Space>,
-}
-
-// SAFETY: the value is used by whoever holds the lock.
-unsafe impl Sync for Locked {}
-
-pub static SPACE: Locked = Locked {
-    is_held: AtomicBool::new(false),
-    space: UnsafeCell::new(Space {
-        base: 0,
-        heap: 0..0,
-        free: Ranges::new(),
-        mapped: Ranges::new(),
-        is_protected: false,
-    }),
-};
+pub static SPACE: Locked<Space> =
+    Locked::new(Space { base: 0, heap: 0..0, free: Ranges::new(), mapped: Ranges::new(), is_protected: false });
 
 /// How often the allocator got memory.
 static GROWN: AtomicU64 = AtomicU64::new(0);
@@ -63,37 +46,6 @@ static GROWN: AtomicU64 = AtomicU64::new(0);
 pub static REFUSED: AtomicU64 = AtomicU64::new(0);
 /// Most pages that were in use.
 pub static USED_MAX: AtomicU64 = AtomicU64::new(0);
-
-impl Locked {
-    pub fn lock(&self) {
-        while self.is_held.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            // Whoever holds it may wait for a page.
-            std::thread::yield_now();
-        }
-    }
-
-    pub fn unlock(&self) {
-        self.is_held.store(false, Ordering::Release);
-    }
-
-    /// Does something with the space alone.
-    pub fn with<T>(&self, f: impl FnOnce(&mut Space) -> T) -> T {
-        self.lock();
-        // SAFETY: the lock is held, and nothing in here asks for it again.
-        let result = f(unsafe { &mut *self.space.get() });
-        self.unlock();
-        result
-    }
-
-    /// The same, for whoever holds the lock.
-    ///
-    /// # Safety
-    /// The calling thread has locked it.
-    pub unsafe fn with_held<T>(&self, f: impl FnOnce(&mut Space) -> T) -> T {
-        // SAFETY: the caller's promise.
-        f(unsafe { &mut *self.space.get() })
-    }
-}
 
 /// Lays the heap out. Nothing lies in it yet.
 pub fn begin(run: &Run, base: usize) {

@@ -4,31 +4,46 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use osier_client::{Histogram, WindowStats};
+use osier_client::extent::Extent;
+use osier_client::{Histogram, Window, WindowStats};
 
 use crate::space::{PAGE, REFUSED, USED_MAX};
-use crate::{RUN, Run, guest, is_owner, who};
+use crate::{RUN, Run, dax, guest, is_owner, who};
 
 static IS_SAID: AtomicBool = AtomicBool::new(false);
 
 /// At the end they are said.
 pub fn begin() {
-    // SAFETY: the function lives as long as the process. Where there is no room for it, nothing is said.
-    unsafe { libc::atexit(at_exit) };
+    static IS_BEGUN: AtomicBool = AtomicBool::new(false);
+    if !IS_BEGUN.swap(true, Ordering::AcqRel) {
+        // SAFETY: the function lives as long as the process. Where there is no room for it, nothing is said.
+        unsafe { libc::atexit(at_exit) };
+    }
 }
 
 extern "C" fn at_exit() {
     end();
 }
 
-/// The program ends: says the figures, once.
+/// What is said of one window.
+struct Use {
+    text: String,
+    json: String,
+    stats: WindowStats,
+}
+
+/// The program ends: says the figures, once. A forked child has those of its own windows.
 pub fn end() {
-    let Some(run) = RUN.get().filter(|run| is_owner(run)) else { return };
-    if IS_SAID.swap(true, Ordering::AcqRel) {
+    let run = RUN.get().filter(|run| is_owner(run));
+    let Some(settings) = run.map(|run| &run.settings).or_else(dax::settings) else { return };
+    let heap = run.map(|run| Use::new(&run.window, heap_text(run), heap_json(run)));
+    let mut paths = Vec::new();
+    dax::each_window(|extent, window| paths.push(Use::new(window, path_text(extent, window), path_json(extent))));
+    if (heap.is_none() && paths.is_empty()) || IS_SAID.swap(true, Ordering::AcqRel) {
         return;
     }
-    let text = if run.settings.json { json(run) } else { text(run) };
-    match &run.settings.stats {
+    let text = if settings.json { json(heap.as_ref(), &paths) } else { text(heap.iter().chain(&paths)) };
+    match &settings.stats {
         None => say!("{}", text.trim_end()),
         // Several programs of a run write one after the other.
         Some(path) => {
@@ -44,34 +59,85 @@ fn microseconds(ns: u64) -> String {
     format!("{}.{}", ns / 1000, ns / 100 % 10)
 }
 
-fn text(run: &Run) -> String {
-    let timing = run.window.timing();
-    let stats = run.window.stats();
-    let mut text = String::new();
-    let mut line = |what: &str| _ = writeln!(text, "{}: {what}", who());
+impl Use {
+    fn new(window: &Window, text: String, json: String) -> Use {
+        let timing = window.timing();
+        let mut lines = String::new();
+        for (name, histogram) in [("a fault took", &timing.latency), ("and was late by", &timing.lateness)] {
+            _ = writeln!(
+                lines,
+                "{}: {} faults, {name} {} us (p50), {} us (p99), {} us (most)",
+                who(),
+                histogram.count(),
+                microseconds(histogram.quantile_ns(500)),
+                microseconds(histogram.quantile_ns(990)),
+                microseconds(histogram.max_ns())
+            );
+        }
+        let histograms = format!(
+            "\"latency\": {}, \"lateness\": {}, \"sampling\": {}",
+            histogram_json(&timing.latency),
+            histogram_json(&timing.lateness),
+            histogram_json(&timing.sampling)
+        );
+        let stats = window.stats();
+        Use { text: text + &lines + &samples(&stats, window), json: format!("{json}, {histograms}"), stats }
+    }
+}
+
+fn heap_text(run: &Run) -> String {
     let (kib, device) = ((run.lease.range().end - run.lease.range().start) / 1024, run.window.device());
     if guest::is_one() {
-        line(&format!("process {}: a guest with {kib} KiB in the window of {device}", run.pid));
-    } else {
-        line(&format!(
-            "process {}: at most {} KiB of a heap of {kib} KiB in the window of {device}; {} requests refused",
-            run.pid,
-            USED_MAX.load(Ordering::Relaxed) * PAGE as u64 / 1024,
-            REFUSED.load(Ordering::Relaxed)
-        ));
+        return format!("{}: process {}: a guest with {kib} KiB in the window of {device}\n", who(), run.pid);
     }
-    for (name, histogram) in [("a fault took", &timing.latency), ("and was late by", &timing.lateness)] {
-        line(&format!(
-            "{} faults, {name} {} us (p50), {} us (p99), {} us (most)",
-            histogram.count(),
-            microseconds(histogram.quantile_ns(500)),
-            microseconds(histogram.quantile_ns(990)),
-            microseconds(histogram.max_ns())
-        ));
+    format!(
+        "{}: process {}: at most {} KiB of a heap of {kib} KiB in the window of {device}; {} requests refused\n",
+        who(),
+        run.pid,
+        USED_MAX.load(Ordering::Relaxed) * PAGE as u64 / 1024,
+        REFUSED.load(Ordering::Relaxed)
+    )
+}
+
+fn path_text(extent: &Extent, window: &Window) -> String {
+    format!(
+        "{}: process {}: {} of {} KiB in the window of {}\n",
+        who(),
+        std::process::id(),
+        extent.path.display(),
+        extent.bytes / 1024,
+        window.device()
+    )
+}
+
+/// What samples of hits say, if there are any.
+fn samples(stats: &WindowStats, window: &Window) -> String {
+    let Some(permille) = (stats.samples_used * 1000).checked_div(stats.samples) else { return String::new() };
+    let sampling = &window.timing().sampling;
+    format!(
+        "{}: of {} pages in the device's cache that were sampled {}.{} % were used within a period; {} of these were \
+         this program's, and took {} us (p50)\n",
+        who(),
+        stats.samples,
+        permille / 10,
+        permille % 10,
+        sampling.count(),
+        microseconds(sampling.quantile_ns(500))
+    )
+}
+
+fn text<'a>(uses: impl Iterator<Item = &'a Use>) -> String {
+    let mut text = String::new();
+    let mut device = None;
+    for one in uses {
+        text += &one.text;
+        device = Some(one.stats);
     }
-    line(&format!(
-        "the device: {} faults, {} misses, {} evictions ({} dirty), {} pages programmed, {} moved by collection, \
-         {} superblocks erased",
+    let Some(stats) = device else { return text };
+    text + &format!(
+        "{}: the device: {} faults, {} misses, {} evictions ({} dirty), {} pages programmed, {} moved by collection, \
+         {} superblocks erased\n",
+        who(),
         stats.faults,
         stats.misses,
         stats.left,
@@ -79,47 +145,54 @@ fn text(run: &Run) -> String {
         stats.flash_written,
         stats.flash_moved,
         stats.superblocks_erased
-    ));
-    if let Some(permille) = (stats.samples_used * 1000).checked_div(stats.samples) {
-        let took = microseconds(timing.sampling.quantile_ns(500));
-        text += &format!(
-            "osier run: of {} pages in the device's cache that were sampled {}.{} % were used within a period; \
-             {} of these were this program's, and took {took} us (p50)\n",
-            stats.samples,
-            permille / 10,
-            permille % 10,
-            timing.sampling.count(),
-        );
-    }
-    text
+    )
 }
 
-fn json(run: &Run) -> String {
-    let timing = run.window.timing();
-    let stats = run.window.stats();
-    let WindowStats { faults, misses, left, left_dirty, flash_written, flash_moved, superblocks_erased, lost, .. } =
-        stats;
+fn heap_json(run: &Run) -> String {
     let bytes = run.lease.range().end - run.lease.range().start;
-    let user = if guest::is_one() {
-        format!("\"guest_bytes\": {bytes}")
-    } else {
-        format!(
-            "\"heap_bytes\": {bytes}, \"used_bytes_max\": {}, \"requests_refused\": {}",
-            USED_MAX.load(Ordering::Relaxed) * PAGE as u64,
-            REFUSED.load(Ordering::Relaxed)
-        )
-    };
+    if guest::is_one() {
+        return format!("\"guest_bytes\": {bytes}");
+    }
     format!(
-        "{{\"pid\": {}, {user}, \"latency\": {}, \"lateness\": {}, \"sampling\": {}, \"device\": {{\"faults\": {faults}, \"misses\": {misses}, \"evicted\": {left}, \
+        "\"heap_bytes\": {bytes}, \"used_bytes_max\": {}, \"requests_refused\": {}",
+        USED_MAX.load(Ordering::Relaxed) * PAGE as u64,
+        REFUSED.load(Ordering::Relaxed)
+    )
+}
+
+fn path_json(extent: &Extent) -> String {
+    format!("\"path\": {}, \"bytes\": {}", quoted(&extent.path.to_string_lossy()), extent.bytes)
+}
+
+/// A string of JSON.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for letter in text.chars() {
+        match letter {
+            '"' | '\\' => quoted.extend(['\\', letter]),
+            letter if letter < ' ' => _ = write!(quoted, "\\u{:04x}", u32::from(letter)),
+            letter => quoted.push(letter),
+        }
+    }
+    quoted + "\""
+}
+
+/// The heap's figures beside the process's, those of paths in a list, and the device's.
+fn json(heap: Option<&Use>, paths: &[Use]) -> String {
+    let Some(last) = heap.or(paths.last()) else { unreachable!("something is said of a window") };
+    let WindowStats { faults, misses, left, left_dirty, flash_written, flash_moved, superblocks_erased, lost, .. } =
+        last.stats;
+    let heap = heap.map_or_else(String::new, |heap| format!("{}, ", heap.json));
+    let paths: Vec<String> = paths.iter().map(|path| format!("{{{}}}", path.json)).collect();
+    let paths = if paths.is_empty() { String::new() } else { format!("\"dax\": [{}], ", paths.join(", ")) };
+    format!(
+        "{{\"pid\": {}, {heap}{paths}\"device\": {{\"faults\": {faults}, \"misses\": {misses}, \"evicted\": {left}, \
          \"evicted_dirty\": {left_dirty}, \"lost\": {lost}, \"flash_pages_written\": {flash_written}, \
          \"flash_pages_moved\": {flash_moved}, \"superblocks_erased\": {superblocks_erased}, \"samples\": {}, \
          \"samples_used\": {}}}}}\n",
-        run.pid,
-        histogram_json(&timing.latency),
-        histogram_json(&timing.lateness),
-        histogram_json(&timing.sampling),
-        stats.samples,
-        stats.samples_used,
+        std::process::id(),
+        last.stats.samples,
+        last.stats.samples_used,
     )
 }
 

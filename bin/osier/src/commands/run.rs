@@ -1,12 +1,15 @@
-//! `osier run`: an unmodified program whose heap lies in a device's window.
+//! `osier run`: an unmodified program whose heap, or what it maps by a path, lies in a device's window.
 
 use std::ffi::OsString;
 use std::fs;
+use std::os::fd::IntoRawFd;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use clap::Args;
-use osier_client::heap::{HEAP_MIN_BYTES, Settings, THRESHOLD_BYTES};
+use osier_client::FaultMode;
+use osier_client::extent::{Extent, ExtentError, plain};
+use osier_client::heap::{self, Dax, HEAP_MIN_BYTES, LeaseError, Settings, THRESHOLD_BYTES, stand_in};
 
 use super::Context;
 use crate::exit::{Exit, Failure};
@@ -25,6 +28,12 @@ pub struct RunArgs {
     /// Who resolves faults
     #[arg(long, value_enum, default_value = "auto")]
     mode: ModeArg,
+    /// A path that the program opens and maps: bytes of the window, kept while the device lives
+    ///
+    /// Programs that are given the same path have the same bytes. The size, whole pages of 4 KiB, is said once, by who
+    /// makes them; they are zero then. With this and without `--heap` the program's heap is ordinary memory.
+    #[arg(long, value_name = "PATH[=SIZE]", value_parser = parse_dax)]
+    dax: Vec<DaxArg>,
     /// Bytes of the window for the program's heap, a multiple of 32 MiB, 64 MiB at least [default: all]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     heap: Option<u64>,
@@ -47,6 +56,26 @@ pub struct RunArgs {
     program: Vec<OsString>,
 }
 
+/// A path, and the size that it is to have.
+#[derive(Debug, Clone)]
+struct DaxArg {
+    path: PathBuf,
+    bytes: Option<u64>,
+}
+
+/// What follows the last `=` is the size, unless it cannot be one.
+fn parse_dax(text: &str) -> Result<DaxArg, String> {
+    let sized = text.rsplit_once('=').and_then(|(path, size)| Some((path, parse_bytes(size).ok()?)));
+    let (path, bytes) = sized.map_or((text, None), |(path, bytes)| (path, Some(bytes)));
+    let path = plain(&std::path::absolute(path).map_err(|error| format!("`{path}` is no path: {error}"))?);
+    if path.file_name().is_none() {
+        return Err(format!(
+            "`{text}` names no file: write a path, and a size if it is new, as in /mnt/dax/pool=64MiB"
+        ));
+    }
+    Ok(DaxArg { path, bytes })
+}
+
 /// Becomes the program.
 ///
 /// # Errors
@@ -54,11 +83,15 @@ pub struct RunArgs {
 pub fn run(args: &RunArgs, context: &Context) -> Result<Exit> {
     let socket = fs::canonicalize(&args.device).unwrap_or_else(|_| args.device.clone());
     let mode = args.mode.mode();
-    preloaded::check_window(&socket, mode, "a heap", HEAP_MIN_BYTES, args.heap)?;
+    let has_heap = args.dax.is_empty() || args.heap.is_some();
+    let least = if has_heap { HEAP_MIN_BYTES } else { 0 };
+    preloaded::check_window(&socket, mode, "a heap", least, args.heap)?;
     let name = &args.program[0];
     let program = preloaded::find(name).ok_or_else(|| {
         Failure::new(Exit::BadInput, format!("there is no program {} on the PATH", Path::new(name).display()))
     })?;
+    let dax = args.dax.iter().map(|dax| dax.find(&socket, mode)).collect::<Result<_>>()?;
+    let survives_power_loss = !args.dax.is_empty() && heap::survives_power_loss(&socket).map_err(refused)?;
     let settings = Settings {
         socket,
         heap_bytes: args.heap,
@@ -69,6 +102,43 @@ pub fn run(args: &RunArgs, context: &Context) -> Result<Exit> {
         json: context.json,
         children: args.children,
         stand_in: None,
+        dax,
+        survives_power_loss,
     };
     preloaded::become_program(&program, name, &args.program[1..], &settings)
+}
+
+impl DaxArg {
+    /// The part of the window, made if there is none yet, and a file that stands in for it.
+    fn find(&self, socket: &Path, mode: FaultMode) -> Result<Dax> {
+        let extent = Extent::find_or_make(socket, &self.path, self.bytes, mode).map_err(refused)?;
+        let file = stand_in(extent.bytes).context("making the file that stands in for a path failed")?;
+        // The program's from now on.
+        Ok(Dax { extent, fd: file.into_raw_fd() })
+    }
+}
+
+fn refused(error: impl Into<ExtentError>) -> anyhow::Error {
+    let error = error.into();
+    let exit = match error {
+        ExtentError::Lease(LeaseError::NoRoom { .. }) => Exit::NoSpace,
+        ExtentError::Window(_) => Exit::Failure,
+        _ => Exit::BadInput,
+    };
+    Failure::new(exit, error.to_string()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_has_a_size_or_none() {
+        let parsed = |text: &str| parse_dax(text).map(|dax| (dax.path.display().to_string(), dax.bytes));
+        assert_eq!(parsed("/mnt/a"), Ok(("/mnt/a".to_owned(), None)));
+        assert_eq!(parsed("/mnt//./b/../a=64MiB"), Ok(("/mnt/a".to_owned(), Some(64 << 20))));
+        assert_eq!(parsed("/mnt/a=b"), Ok(("/mnt/a=b".to_owned(), None)));
+        assert_eq!(parsed("/mnt/a=b=4096"), Ok(("/mnt/a=b".to_owned(), Some(4096))));
+        assert!(parsed("/=4096").is_err() && parsed("=4096").is_err());
+    }
 }

@@ -135,6 +135,8 @@ pub fn run(args: &VmArgs, context: &Context) -> Result<Exit> {
         json: context.json,
         children: false,
         stand_in: Some(StandIn { fd, window_bytes: offer.bytes }),
+        dax: Vec::new(),
+        survives_power_loss: false,
     };
     tell!(
         "osier vm: {} of the window of {} {}; {why}",

@@ -213,8 +213,8 @@ fn ranges(
 }
 
 fn serve(args: &ServeArgs, context: &Context) -> Result<Exit> {
-    let mut server = args.device.server(&args.socket)?;
-    let _file = HeapFile::new(&args.socket)?;
+    let (mut server, survives_power_loss) = args.device.server(&args.socket)?;
+    let _file = HeapFile::new(&args.socket, survives_power_loss)?;
     let stop = signals::stop_flag()?;
     let stats = server.window().stats();
     let [window, cache] = [server.window().pages(), stats.frames].map(|pages| format_bytes(pages * PAGE));
@@ -234,9 +234,10 @@ fn serve(args: &ServeArgs, context: &Context) -> Result<Exit> {
 struct HeapFile(PathBuf);
 
 impl HeapFile {
-    fn new(socket: &Path) -> Result<HeapFile> {
+    fn new(socket: &Path, survives_power_loss: bool) -> Result<HeapFile> {
         let path = heap::file_of(socket);
-        heap::create_file(&path).map_err(|error| Failure::new(Exit::BadInput, error.to_string()))?;
+        heap::create_file(&path, survives_power_loss)
+            .map_err(|error| Failure::new(Exit::BadInput, error.to_string()))?;
         Ok(HeapFile(path))
     }
 }
@@ -249,8 +250,8 @@ impl Drop for HeapFile {
 }
 
 impl DeviceArgs {
-    /// A device that listens.
-    fn server(&self, socket: &Path) -> Result<Server> {
+    /// A device that listens, and whether its cache survives a loss of power.
+    fn server(&self, socket: &Path) -> Result<(Server, bool)> {
         let mut set = self.set.clone();
         if let Some(bytes) = self.cache {
             let size = toml::Table::from_iter([("bytes".to_owned(), i64::try_from(bytes)?.into())]);
@@ -285,7 +286,8 @@ impl DeviceArgs {
             }
             None => Server::with_media(&config, &options, media),
         };
-        server.map_err(|error| {
+        let survives_power_loss = config.cache.as_ref().is_some_and(|cache| cache.survives_power_loss);
+        server.map(|server| (server, survives_power_loss)).map_err(|error| {
             let exit = match &error {
                 ServeError::System { source, .. } if source.kind() == io::ErrorKind::AddrInUse => Exit::Busy,
                 ServeError::Memory(_) | ServeError::Segment(_) => Exit::NoSpace,
