@@ -131,7 +131,13 @@ fn start(settings: Settings) -> Result<(), CannotStart> {
 }
 
 fn options(settings: &Settings, bytes: Option<u64>) -> WindowOptions {
-    WindowOptions { bytes, mode: settings.mode, on_thread: Some(own::note_thread), is_leased: true }
+    WindowOptions {
+        bytes,
+        mode: settings.mode,
+        on_thread: Some(own::note_thread),
+        is_leased: true,
+        ..WindowOptions::default()
+    }
 }
 
 /// Until each of the window's threads is known, what it asks for must not come from the window.

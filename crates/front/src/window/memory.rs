@@ -106,6 +106,14 @@ impl Memory {
         true
     }
 
+    /// The bytes of a page. Another program may be storing to it: then they are of any moment.
+    pub fn read(&self, page: u64) -> PageBytes {
+        let mut bytes = [0; PAGE_BYTES];
+        // SAFETY: a page of the mapping; the bytes are no part of it.
+        unsafe { std::ptr::copy_nonoverlapping(self.at(page), bytes.as_mut_ptr(), PAGE_BYTES) };
+        bytes
+    }
+
     /// The page is idle no more; what it had the bytes of, if it was.
     fn take_idle(&mut self, page: u64) -> Option<Option<u64>> {
         self.is_idle[page as usize / 64] &= !(1 << (page % 64));
@@ -143,8 +151,7 @@ impl Resident for Memory {
     }
 
     fn save(&mut self, page: u64, bytes: &mut PageBytes) {
-        // SAFETY: a page of the mapping that nobody maps; as above.
-        unsafe { std::ptr::copy_nonoverlapping(self.at(page), bytes.as_mut_ptr(), PAGE_BYTES) };
+        *bytes = self.read(page);
     }
 
     fn left(&mut self, page: u64, copy: Option<u64>) {
