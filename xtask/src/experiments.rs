@@ -65,12 +65,13 @@ fn in_real_time(live: &Value, row: &Value, x: u64) -> Result<Vec<Value>> {
     let measured = number(row, "measured_tenths")? as f64 / 10.0;
     let scan = number(live, "scan_bytes_per_second")? as f64 / 1e6;
     let late = number(&live["kept"]["lateness"], "p50_ns")?;
+    let role = row["role"].as_str().context("a point has no role")?;
     let share = share(x);
     let mut figures = Vec::new();
     if BEYOND.contains(&x) {
         let off = (scan / measured - 1.0).abs() * 1000.0;
         figures.push(json!({
-            "name": format!("exp: cmm-h, scan at {share} of the cache in real time"), "value": scan, "unit": "MB/s",
+            "name": format!("exp: cmm-h, scan at {share} of the cache in real time ({role} in the model)"), "value": scan, "unit": "MB/s",
             "peer": "CMM-H as measured", "peer_value": measured, "ratio": scan / measured,
             "bar": format!("within {}%", OFF_MAX_PERMILLE / 10), "pass": off <= OFF_MAX_PERMILLE as f64,
             "note": format!("the published emulator has {} MB/s", number(row, "cylon_tenths")? as f64 / 10.0),

@@ -541,7 +541,7 @@ fn a_request_that_is_lost_between_the_domains_is_named_and_ends_the_run() {
     }
     let out = child.wait_with_output().unwrap();
     let said = text(&out.stderr);
-    assert_eq!(out.status.code(), Some(6), "{said}");
+    assert_eq!(out.status.code(), Some(6), "{}: {said}", out.status);
     assert!(said.contains("neither domain has it") && said.contains("does not end"), "{said}");
     assert!(said.contains("request ") && said.contains(" of stream "), "{said}");
     // The next start takes them up, also if it is to write over less. A write that never came to the core, and that

@@ -257,6 +257,89 @@ fn redis_keeps_every_value_and_its_background_save_is_of_one_instant() {
     assert!(report["waf_ppm"].as_u64().unwrap() > 1_000_000, "{report}");
 }
 
+/// A million records of a kilobyte, twice the cache: half of the commands store, half load, and each value that comes
+/// back is the one that was stored last, while Redis's own benchmark works on keys of its own. A second for each seed.
+#[test]
+#[ignore = "an hour; run by make evidence"]
+fn redis_serves_a_mixed_load_and_keeps_every_value() {
+    const KEYS: u64 = 1_000_000;
+    const BATCH: usize = 64;
+    let number = |name| std::env::var(name).map_or(1, |text| text.parse::<u64>().unwrap());
+    let seconds = number("OSIER_SEED_LAST") - number("OSIER_SEED_FIRST") + 1;
+    assert!(may_handle_faults(), "this needs userfaultfd");
+    let server = installed("redis-server").expect("this needs redis-server");
+    let bench = installed("redis-benchmark").expect("this needs redis-benchmark");
+    let device = Device::start(2048, 512, &[]);
+    let (socket, directory) = (device.path("redis"), device.path("data"));
+    fs::create_dir(&directory).unwrap();
+    let (socket_text, directory_text) = (socket.to_str().unwrap(), directory.to_str().unwrap());
+    let mut program = vec![server.as_str()];
+    program.extend(redis_arguments(socket_text, directory_text));
+    let mut served = device.run(&[], &program).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut redis = Redis::connect(&socket);
+    redis.set_all(KEYS, 0);
+    let mut other = Command::new(bench);
+    other.args([
+        "-s",
+        socket_text,
+        "-l",
+        "-q",
+        "-t",
+        "set,get,incr,lpush,hset",
+        "-r",
+        "20000",
+        "-d",
+        "1000",
+        "-c",
+        "4",
+    ]);
+    let mut other = other.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+
+    let (mut generations, mut state, mut commands) = (vec![0_u64; KEYS as usize], 1_u64, 0_u64);
+    let (began, mut said) = (Instant::now(), 0);
+    while began.elapsed().as_secs() < seconds {
+        let mut batch = Vec::with_capacity(BATCH);
+        for _ in 0..BATCH {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let (key, is_store) = ((state >> 33) % KEYS, state >> 32 & 1 == 1);
+            let text = key.to_string();
+            if is_store {
+                generations[key as usize] += 1;
+                redis.send(&[b"SET", text.as_bytes(), &value(key, generations[key as usize])]);
+            } else {
+                redis.send(&[b"GET", text.as_bytes()]);
+            }
+            batch.push((key, generations[key as usize], is_store));
+        }
+        for (key, generation, is_store) in batch {
+            let reply = redis.reply();
+            let is_right = if is_store { reply == b"+OK" } else { reply == value(key, generation) };
+            assert!(is_right, "key {key} of generation {generation} is another");
+        }
+        commands += BATCH as u64;
+        if began.elapsed().as_secs() / 60 > said {
+            said += 1;
+            eprintln!("{said} minutes: {commands} commands");
+        }
+    }
+    assert!(other.try_wait().unwrap().is_none(), "the benchmark runs all the time");
+    other.kill().unwrap();
+    other.wait().unwrap();
+    redis.all(
+        KEYS,
+        |redis, key| redis.send(&[b"GET", key.to_string().as_bytes()]),
+        |key, reply| assert!(reply == value(key, generations[key as usize]), "key {key} is another at the end"),
+    );
+    redis.send(&[b"SHUTDOWN", b"NOSAVE"]);
+    assert!(await_end(&mut served).success());
+    let report = device.stop();
+    let figure = |name: &str| report[name].as_u64().unwrap();
+    assert!(figure("misses") > KEYS && figure("superblocks_erased") > 0 && figure("waf_ppm") > 1_000_000, "{report}");
+    let names = ["misses", "evicted_dirty", "superblocks_erased", "flash_pages_moved", "waf_ppm"];
+    let figures: Vec<String> = names.iter().map(|name| format!("\"{name}\": {}", figure(name))).collect();
+    println!("{{\"seconds\": {seconds}, \"commands\": {commands}, {}}}", figures.join(", "));
+}
+
 #[test]
 fn a_program_whose_device_is_killed_gets_sigbus_and_a_message() {
     if !may_handle_faults() {
