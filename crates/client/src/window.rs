@@ -35,8 +35,8 @@ const ALIGNMENT: usize = 2 << 20;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FaultMode {
     /// The thread that faulted, in a handler of SIGBUS: the fastest, and needs no permission. A system call that is
-    /// given a page outside the cache fails with EFAULT, and where a store can be a fault ([`StoreTracking`]) so does one
-    /// that stores to a page which was only loaded. Signal handlers of the program must leave SIGBUS alone.
+    /// given a page outside the cache fails with EFAULT, and where a store can be a fault ([`StoreTracking`]) so does
+    /// one that stores to a page which was only loaded. Signal handlers of the program must leave SIGBUS alone.
     #[default]
     InThread,
     /// A thread that spins. System calls work; it takes a processor.
