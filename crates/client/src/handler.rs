@@ -22,7 +22,7 @@ struct Pending {
 
 /// Resolves faults until the window closes or the device dies.
 pub fn run(shared: &Shared) {
-    let mut traps = [Trap { address: 0, is_store: false }; 16];
+    let mut traps = [Trap { address: 0, is_store: false, is_protected: false }; 16];
     let mut waiting: Vec<Trap> = Vec::new();
     let mut pending: Vec<Pending> = Vec::new();
     let mut spins = 0;
@@ -76,6 +76,10 @@ fn is_to_stop(shared: &Shared) -> bool {
 fn begin(shared: &Shared, waiting: &mut Vec<Trap>, pending: &mut Vec<Pending>) {
     while let Some(trap) = waiting.pop() {
         let Some(page) = shared.page_at(trap.address) else { continue };
+        if trap.is_protected {
+            shared.uffd.allow_stores(shared.address_of(page));
+            continue;
+        }
         let Some(lane) = shared.take_lane() else {
             waiting.push(trap);
             return;

@@ -112,7 +112,11 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
         return chain(signal, info, context);
     }
     let ended = match shared.mode {
-        FaultMode::InThread => resolve(shared, page, is_store(context)),
+        FaultMode::InThread if shared.uffd.stores().faults() && access(context).is_protected => {
+            shared.uffd.allow_stores(shared.address_of(page));
+            Ended::Again
+        }
+        FaultMode::InThread => resolve(shared, page, access(context).is_store),
         FaultMode::Spinning | FaultMode::Sleeping => Ended::Lost,
     };
     if ended == Ended::Lost {
@@ -123,20 +127,29 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// Whether the access that faulted was a store; where the processor does not say, a load, whose later stores leave a
-/// trace.
-fn is_store(context: *mut libc::c_void) -> bool {
+/// What is known of an access that faulted.
+struct Access {
+    is_store: bool,
+    /// The page was mapped, and protected against stores.
+    is_protected: bool,
+}
+
+/// Where the processor does not say, a load, whose later stores leave a trace.
+fn access(context: *mut libc::c_void) -> Access {
     #[cfg(target_arch = "x86_64")]
     {
-        const ERROR_WRITE: i64 = 2;
+        const ERROR_PRESENT: i64 = 1 << 0;
+        const ERROR_WRITE: i64 = 1 << 1;
         // SAFETY: the kernel passes a valid context.
         let context = unsafe { &*context.cast::<libc::ucontext_t>() };
-        context.uc_mcontext.gregs[libc::REG_ERR as usize] & ERROR_WRITE != 0
+        let error = context.uc_mcontext.gregs[libc::REG_ERR as usize];
+        let is_store = error & ERROR_WRITE != 0;
+        Access { is_store, is_protected: is_store && error & ERROR_PRESENT != 0 }
     }
     #[cfg(not(target_arch = "x86_64"))]
     {
         let _ = context;
-        false
+        Access { is_store: false, is_protected: false }
     }
 }
 

@@ -7,12 +7,14 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::error::WindowError;
+use crate::stores::StoreTracking;
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
 
 const USER_MODE_ONLY: i32 = 1;
 const API: u64 = 0xaa;
+const FEATURE_WP: u64 = 1 << 0;
 const FEATURE_MISSING_SHMEM: u64 = 1 << 5;
 const FEATURE_SIGBUS: u64 = 1 << 7;
 const FEATURE_MINOR_SHMEM: u64 = 1 << 10;
@@ -22,9 +24,12 @@ const FEATURE_WP_ASYNC: u64 = 1 << 15;
 const MODE_MISSING: u64 = 1 << 0;
 const MODE_WP: u64 = 1 << 1;
 const MODE_MINOR: u64 = 1 << 2;
+const CONTINUE_SILENT: u64 = 1 << 0;
 const CONTINUE_WP: u64 = 1 << 1;
+const PROTECT_WP: u64 = 1 << 0;
 const EVENT_PAGEFAULT: u8 = 0x12;
-const FLAG_WRITE: u64 = 1;
+const FLAG_WRITE: u64 = 1 << 0;
+const FLAG_WP: u64 = 1 << 1;
 
 #[repr(C)]
 struct ApiCall {
@@ -54,6 +59,12 @@ struct ContinueCall {
 }
 
 #[repr(C)]
+struct ProtectCall {
+    range: RangeCall,
+    mode: u64,
+}
+
+#[repr(C)]
 #[derive(Clone, Copy)]
 struct Message {
     event: u8,
@@ -73,6 +84,7 @@ const fn both_ways<T>(number: u8) -> libc::c_ulong {
 const IOCTL_API: libc::c_ulong = both_ways::<ApiCall>(0x3f);
 const IOCTL_REGISTER: libc::c_ulong = both_ways::<RegisterCall>(0x00);
 const IOCTL_WAKE: libc::c_ulong = 2 << 30 | (size_of::<RangeCall>() as libc::c_ulong) << 16 | 0xaa << 8 | 0x02;
+const IOCTL_PROTECT: libc::c_ulong = both_ways::<ProtectCall>(0x06);
 const IOCTL_CONTINUE: libc::c_ulong = both_ways::<ContinueCall>(0x07);
 const IOCTL_POISON: libc::c_ulong = both_ways::<ContinueCall>(0x08);
 /// `USERFAULTFD_IOC_NEW` of /dev/userfaultfd.
@@ -83,8 +95,7 @@ const IOCTL_NEW: libc::c_ulong = 0xaa << 8;
 pub struct Uffd {
     fd: OwnedFd,
     pagemap: File,
-    /// Whether stores to pages that were mapped for loads leave a trace.
-    tracks_stores: bool,
+    stores: StoreTracking,
     can_poison: bool,
 }
 
@@ -93,11 +104,14 @@ pub struct Uffd {
 pub struct Trap {
     pub address: usize,
     pub is_store: bool,
+    /// The page is mapped, and protected against stores.
+    pub is_protected: bool,
 }
 
 impl Uffd {
-    /// Registers a range; with `in_thread` a fault is a SIGBUS of the thread, else a message.
-    pub fn new(base: usize, bytes: usize, in_thread: bool) -> Result<Uffd, WindowError> {
+    /// Registers a range; with `in_thread` a fault is a SIGBUS of the thread, else a message. Stores are tracked as is
+    /// `wanted`, or as well as can be.
+    pub fn new(base: usize, bytes: usize, in_thread: bool, wanted: Option<StoreTracking>) -> Result<Uffd, WindowError> {
         let fd = if in_thread { open(USER_MODE_ONLY) } else { open(0).or_else(open_device) }
             .map_err(|source| refused(in_thread, source))?;
         let offered = handshake(&open(USER_MODE_ONLY).map_err(|source| refused(true, source))?, 0)?;
@@ -106,55 +120,90 @@ impl Uffd {
         }
         let pagemap = File::open("/proc/self/pagemap")
             .map_err(|source| WindowError::System { what: "open /proc/self/pagemap", source })?;
-        let tracks_stores = offered & FEATURE_WP_ASYNC != 0 && offered & FEATURE_WP_SHMEM != 0;
         let can_poison = offered & FEATURE_POISON != 0;
-        let mut features = FEATURE_MINOR_SHMEM | FEATURE_MISSING_SHMEM;
+        let stores = choose(offered, in_thread, base, wanted)?;
+        let mut features = FEATURE_MINOR_SHMEM | FEATURE_MISSING_SHMEM | features_of(stores);
         features |= if in_thread { FEATURE_SIGBUS } else { 0 };
-        features |= if tracks_stores { FEATURE_WP_ASYNC | FEATURE_WP_SHMEM } else { 0 };
         features |= if can_poison { FEATURE_POISON } else { 0 };
         handshake(&fd, features)?;
         // Both: without the first, the kernel would make a page of zeroes where the device has put none yet.
-        let mode = MODE_MISSING | MODE_MINOR | if tracks_stores { MODE_WP } else { 0 };
+        let mode = MODE_MISSING | MODE_MINOR | if stores == StoreTracking::Nothing { 0 } else { MODE_WP };
         let mut call = RegisterCall { range: RangeCall { start: base as u64, len: bytes as u64 }, mode, ioctls: 0 };
         // SAFETY: the argument is of the ioctl's type and lives.
         if unsafe { libc::ioctl(fd.as_raw_fd(), IOCTL_REGISTER, &raw mut call) } != 0 {
             return Err(WindowError::last_os("register the window with userfaultfd"));
         }
-        Ok(Uffd { fd, pagemap, tracks_stores, can_poison })
+        Ok(Uffd { fd, pagemap, stores, can_poison })
     }
 
     pub fn raw(&self) -> i32 {
         self.fd.as_raw_fd()
     }
 
-    /// The page tables to pass on; nothing where the kernel cannot say what was stored to.
-    pub fn page_map(&self) -> Option<BorrowedFd<'_>> {
-        self.tracks_stores.then(|| self.pagemap.as_fd())
+    /// How stores are tracked.
+    pub fn stores(&self) -> StoreTracking {
+        self.stores
+    }
+
+    /// The page tables, for whoever looks for marks.
+    pub fn page_map(&self) -> BorrowedFd<'_> {
+        self.pagemap.as_fd()
     }
 
     /// Maps pages; `armed` so that a store leaves a trace. False means that the range is no longer what it was.
     pub fn map(&self, address: usize, pages: usize, armed: bool) -> bool {
-        let mode = if armed && self.tracks_stores { CONTINUE_WP } else { 0 };
+        let mode = match self.stores {
+            StoreTracking::Asynchronous | StoreTracking::Faults if armed => CONTINUE_WP,
+            StoreTracking::FaultsLate if armed => CONTINUE_SILENT,
+            _ => 0,
+        };
         let (mut start, end) = (address, address + pages * PAGE);
         while start < end {
             let range = RangeCall { start: start as u64, len: (end - start) as u64 };
             let mut call = ContinueCall { range, mode, mapped: 0 };
             // SAFETY: the argument is of the ioctl's type and lives; the pages lie in the registered range.
-            if unsafe { libc::ioctl(self.fd.as_raw_fd(), IOCTL_CONTINUE, &raw mut call) } == 0 {
-                return true;
+            let error = if unsafe { libc::ioctl(self.fd.as_raw_fd(), IOCTL_CONTINUE, &raw mut call) } == 0 {
+                0
+            } else {
+                errno()
+            };
+            let mapped = usize::try_from(call.mapped).unwrap_or(0);
+            if mode == CONTINUE_SILENT && mapped > 0 {
+                // Those that this call has mapped, and no other: another one may have been stored to since, and would
+                // be protected again as if it had not.
+                self.protect(start, mapped, PROTECT_WP);
+                self.wake(start, mapped);
             }
-            match errno() {
+            match error {
+                0 => return true,
                 // Another thread was faster: whoever waits is woken.
                 libc::EEXIST => {
                     self.wake(start, PAGE);
                     start += PAGE;
                 }
                 // It may have come a part of the way.
-                libc::EAGAIN | libc::EINTR => start += usize::try_from(call.mapped).unwrap_or(0),
+                libc::EAGAIN | libc::EINTR => start += mapped,
                 _ => return false,
             }
         }
         true
+    }
+
+    /// Lets a page that is mapped and protected be stored to; from then on it has no mark. Where it has been unmapped
+    /// meanwhile the access faults again.
+    pub fn allow_stores(&self, address: usize) {
+        self.protect(address, PAGE, 0);
+    }
+
+    /// Protects pages, or takes that off and wakes whoever waits. What is not protected has no mark: a refusal loses no
+    /// store.
+    fn protect(&self, address: usize, bytes: usize, mode: u64) {
+        let range = RangeCall { start: address as u64, len: bytes as u64 };
+        let mut call = ProtectCall { range, mode };
+        // SAFETY: the argument is of the ioctl's type and lives; the pages lie in the registered range.
+        while unsafe { libc::ioctl(self.fd.as_raw_fd(), IOCTL_PROTECT, &raw mut call) } != 0
+            && matches!(errno(), libc::EAGAIN | libc::EINTR)
+        {}
     }
 
     /// Lets accesses to a page end in SIGBUS; false where the kernel cannot.
@@ -181,12 +230,57 @@ impl Uffd {
         let mut found = 0;
         for message in &messages[..count] {
             if message.event == EVENT_PAGEFAULT {
-                traps[found] = Trap { address: message.address as usize, is_store: message.flags & FLAG_WRITE != 0 };
+                let has = |flag| message.flags & flag != 0;
+                let (is_store, is_protected) = (has(FLAG_WRITE), has(FLAG_WP));
+                traps[found] = Trap { address: message.address as usize, is_store, is_protected };
                 found += 1;
             }
         }
         found
     }
+}
+
+/// How stores are tracked: as is wanted, or as well as can be.
+fn choose(
+    offered: u64,
+    in_thread: bool,
+    base: usize,
+    wanted: Option<StoreTracking>,
+) -> Result<StoreTracking, WindowError> {
+    let can = |stores: &StoreTracking| {
+        let has_features = offered & features_of(*stores) == features_of(*stores);
+        // Where the thread resolves its faults, only this processor says which of them are of protected pages.
+        let can_tell = !stores.faults() || !in_thread || cfg!(target_arch = "x86_64");
+        has_features && can_tell && (*stores != StoreTracking::Faults || maps_protected(offered, base))
+    };
+    match wanted {
+        None => Ok(StoreTracking::ALL.into_iter().find(can).unwrap_or(StoreTracking::Nothing)),
+        Some(stores) if can(&stores) => Ok(stores),
+        Some(stores) => {
+            let (feature, since) = stores.needs();
+            Err(WindowError::NoFeature { feature, since })
+        }
+    }
+}
+
+fn features_of(stores: StoreTracking) -> u64 {
+    match stores {
+        StoreTracking::Asynchronous => FEATURE_WP_ASYNC | FEATURE_WP_SHMEM,
+        StoreTracking::Faults | StoreTracking::FaultsLate => FEATURE_WP | FEATURE_WP_SHMEM,
+        StoreTracking::Nothing => 0,
+    }
+}
+
+/// Whether the kernel can map a page protected in one call. No feature says so: an address that is not registered is
+/// asked for, and who does not know the mode complains of that first.
+fn maps_protected(offered: u64, base: usize) -> bool {
+    let Ok(fd) = open(USER_MODE_ONLY) else { return false };
+    let range = RangeCall { start: base as u64, len: PAGE as u64 };
+    let mut call = ContinueCall { range, mode: CONTINUE_WP, mapped: 0 };
+    // SAFETY: the argument is of the ioctl's type and lives; the call maps nothing, since nothing is registered.
+    handshake(&fd, offered & FEATURE_MINOR_SHMEM).is_ok()
+        && unsafe { libc::ioctl(fd.as_raw_fd(), IOCTL_CONTINUE, &raw mut call) } != 0
+        && errno() == libc::ENOENT
 }
 
 fn errno() -> i32 {

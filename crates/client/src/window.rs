@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use osier_cache::parse_policy;
 pub use osier_device::window::message::Figures as WindowStats;
-use osier_device::window::message::{FIGURES_AT, HELPS_AT, LANES, RING_ENTRIES, ToDevice, Words};
+use osier_device::window::message::{FIGURES_AT, HELPS_AT, LANES, PageTables, RING_ENTRIES, ToDevice, Words};
 use osier_device::window::{Command, Report};
 use osier_pmr::{Doorbell, Object, Ring, SharedLines, pass, ring_bytes};
 
@@ -21,6 +21,7 @@ use crate::error::WindowError;
 use crate::fault::pause;
 use crate::histogram::Timing;
 use crate::shared::{AWAKE, CLOSING, LIVE, Shared};
+use crate::stores::StoreTracking;
 use crate::uffd::{PAGE, Uffd};
 use crate::{evict, handler, heap, signal, watch};
 
@@ -34,7 +35,8 @@ const ALIGNMENT: usize = 2 << 20;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FaultMode {
     /// The thread that faulted, in a handler of SIGBUS: the fastest, and needs no permission. A system call that is
-    /// given a page outside the cache fails with EFAULT, and signal handlers of the program must leave SIGBUS alone.
+    /// given a page outside the cache fails with EFAULT, and where a store can be a fault ([`StoreTracking`]) so does
+    /// one that stores to a page which was only loaded. Signal handlers of the program must leave SIGBUS alone.
     #[default]
     InThread,
     /// A thread that spins. System calls work; it takes a processor.
@@ -50,6 +52,8 @@ pub struct WindowOptions {
     pub bytes: Option<u64>,
     /// Who resolves faults.
     pub mode: FaultMode,
+    /// How stores are tracked; nothing for as well as the kernel can.
+    pub stores: Option<StoreTracking>,
     /// What each of the window's own threads does first.
     pub on_thread: Option<fn()>,
     /// Whether stores go to what a [`Lease`](crate::heap::Lease) has alone. Otherwise all that is mapped counts as used
@@ -116,7 +120,7 @@ impl Window {
         let bytes = wanted as usize;
         let first = from / PAGE as u64;
         let base = map(bytes, &attached.memory)?;
-        let shared = match Window::share(&attached, base, bytes, first, options.mode) {
+        let shared = match Window::share(&attached, base, bytes, first, options) {
             Ok(shared) => Arc::new(shared),
             Err(error) => {
                 unmap(base, bytes);
@@ -130,12 +134,14 @@ impl Window {
             unmap(base, bytes);
             return Err(error);
         }
-        if let Some(page_map) = shared.uffd.page_map() {
-            // Without it pages count as dirty when they leave.
-            // What is passed on with them is where the window's first page would be.
-            let origin = (base as u64).wrapping_sub(from);
-            let _ = pass::send(&attached.socket, &origin.to_le_bytes(), &[page_map]);
+        let stores = shared.uffd.stores();
+        if stores == StoreTracking::Nothing && options.stores != Some(stores) {
+            let why = "this kernel does not track stores to shared memory (Linux 5.19)";
+            shared.say(&format!("{why}: every page that leaves counts as dirty, and is written to the flash"));
         }
+        // Without it pages count as dirty when they leave.
+        let tables = PageTables { origin: (base as u64).wrapping_sub(from), marks: stores.marks() };
+        let _ = pass::send(&attached.socket, &tables.encode(), &[shared.uffd.page_map()]);
         let mut window = Window { shared, next_tag: AtomicU32::new(1), threads: Vec::new(), _socket: attached.socket };
         window.start(attached.pidfd, options.on_thread)?;
         if !options.is_leased {
@@ -150,8 +156,9 @@ impl Window {
         base: usize,
         bytes: usize,
         first: u64,
-        mode: FaultMode,
+        options: &WindowOptions,
     ) -> Result<Shared, WindowError> {
+        let mode = options.mode;
         let find = |name| attached.segment.find(name).map_err(|error| WindowError::Segment(error.to_string()));
         let bell = attached.bell.find("bell").map_err(|error| WindowError::Segment(error.to_string()))?;
         Ok(Shared {
@@ -162,7 +169,7 @@ impl Window {
             mode,
             // SAFETY: a plain call.
             owner_pid: unsafe { libc::getpid() },
-            uffd: Uffd::new(base, bytes, mode == FaultMode::InThread)?,
+            uffd: Uffd::new(base, bytes, mode == FaultMode::InThread, options.stores)?,
             memory: attached
                 .memory
                 .try_clone()
@@ -301,6 +308,12 @@ impl Window {
     pub fn stats(&self) -> WindowStats {
         let word = |index: usize| self.shared.words.word64(FIGURES_AT + index as u64 * 8).load(Ordering::Relaxed);
         WindowStats::decode(std::array::from_fn(word))
+    }
+
+    /// How stores are tracked.
+    #[must_use]
+    pub fn stores(&self) -> StoreTracking {
+        self.shared.uffd.stores()
     }
 
     /// The window's own threads.

@@ -5,6 +5,7 @@
 mod common;
 
 use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -13,7 +14,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::Device;
-use osier_client::{Control, FaultMode, Refusal, Window, WindowError, WindowOptions, WindowStats, control_of};
+use osier_client::{
+    Control, FaultMode, Refusal, StoreTracking, Window, WindowError, WindowOptions, WindowStats, control_of,
+};
 use osier_device::window::Command as WindowCommand;
 use osier_device::window::message::{RING_ENTRIES, ToDevice, WELCOME_BYTES};
 use osier_pmr::{Doorbell, Region, Ring, SharedLines, pass, ring_bytes};
@@ -33,6 +36,41 @@ fn serve_the_device() {
 
 fn open(device: &Device, mode: FaultMode) -> Window {
     Window::open(&device.socket(), &WindowOptions { mode, ..WindowOptions::default() }).unwrap()
+}
+
+/// Each way in which stores are tracked that this kernel has.
+fn ways(device: &Device) -> Vec<StoreTracking> {
+    let all = [StoreTracking::Asynchronous, StoreTracking::Faults, StoreTracking::FaultsLate, StoreTracking::Nothing];
+    let has = |stores: &StoreTracking| {
+        let options = WindowOptions { stores: Some(*stores), ..WindowOptions::default() };
+        match Window::open(&device.socket(), &options) {
+            Ok(window) => window.stores() == *stores,
+            Err(error) => {
+                assert!(matches!(error, WindowError::NoFeature { .. }), "{error}");
+                println!("SKIPPED: {error}");
+                false
+            }
+        }
+    };
+    all.into_iter().filter(has).collect()
+}
+
+/// Opens a window, and waits until the device has its page tables, and the window its figures.
+fn open_tracking(device: &Device, mode: FaultMode, stores: StoreTracking) -> Window {
+    let options = WindowOptions { mode, stores: Some(stores), ..WindowOptions::default() };
+    let window = Window::open(&device.socket(), &options).unwrap();
+    let leaves_clean = || {
+        let before = window.stats().left_dirty;
+        load(&window, 0);
+        window.evict(0..1).unwrap();
+        window.stats().left_dirty == before
+    };
+    leaves_clean();
+    let began = Instant::now();
+    while stores != StoreTracking::Nothing && !leaves_clean() {
+        assert!(began.elapsed() < PATIENCE, "{mode:?}, {stores:?}: a page that is only loaded leaves dirty");
+    }
+    window
 }
 
 /// A word of the window, to be loaded and stored.
@@ -61,33 +99,130 @@ fn random(state: &mut u64) -> u64 {
 fn what_was_stored_is_loaded_in_each_mode() {
     for mode in MODES {
         let device = Device::start(512, 64, None);
-        let window = open(&device, mode);
-        let words = window.len() / 8;
-        let mut reference = vec![0_u64; words];
-        let mut state = 1;
-        for step in 0..6_000 {
-            let index = random(&mut state) as usize % words;
-            assert_eq!(load(&window, index), reference[index], "{mode:?}, step {step}, word {index}");
-            if random(&mut state).is_multiple_of(3) {
-                reference[index] = step;
-                store(&window, index, step);
-            }
-        }
-        for (index, expected) in reference.iter().enumerate().step_by(61) {
-            assert_eq!(load(&window, index), *expected, "{mode:?}, word {index}");
-        }
-        let stats = window.stats();
-        assert!(stats.left_dirty > 500 && stats.left > stats.left_dirty, "{mode:?}: {stats:?}");
-        assert!(stats.resident <= 64 && stats.flash_written > 500, "{mode:?}: {stats:?}");
+        load_and_store(&open(&device, mode), mode, 6_000);
     }
+}
+
+#[test]
+fn what_was_stored_is_loaded_however_stores_are_tracked() {
+    let device = Device::start(512, 64, None);
+    for stores in ways(&device).into_iter().filter(|stores| *stores != StoreTracking::Asynchronous) {
+        for mode in MODES {
+            let device = Device::start(512, 64, None);
+            let window = open_tracking(&device, mode, stores);
+            load_and_store(&window, mode, 1_500);
+            let WindowStats { left, left_dirty, .. } = window.stats();
+            assert_eq!(left == left_dirty, stores == StoreTracking::Nothing, "{mode:?}, {stores:?}");
+        }
+    }
+}
+
+/// Loads and stores at random, for so many steps, in a device of 512 pages, of which 64 are resident.
+fn load_and_store(window: &Window, mode: FaultMode, steps: u64) {
+    let words = window.len() / 8;
+    let mut reference = vec![0_u64; words];
+    let mut state = 1;
+    for step in 0..steps {
+        let index = random(&mut state) as usize % words;
+        assert_eq!(load(window, index), reference[index], "{mode:?}, step {step}, word {index}");
+        if random(&mut state).is_multiple_of(3) {
+            reference[index] = step;
+            store(window, index, step);
+        }
+    }
+    for (index, expected) in reference.iter().enumerate().filter(|(index, value)| index % 509 == 0 || **value > 0) {
+        assert_eq!(load(window, index), *expected, "{mode:?}, word {index}");
+    }
+    let stats = window.stats();
+    let is_all_dirty = window.stores() == StoreTracking::Nothing;
+    assert!(stats.left_dirty > steps / 12 && (is_all_dirty || stats.left > stats.left_dirty), "{mode:?}: {stats:?}");
+    assert!(stats.resident <= 64 && stats.flash_written > steps / 12, "{mode:?}: {stats:?}");
+}
+
+/// Of pages that are all loaded some are stored to, some twice, some without a load before, and some by the kernel;
+/// all leave.
+#[test]
+fn what_was_stored_to_leaves_dirty_and_nothing_else() {
+    const PAGES: u64 = 32;
+    let device = Device::start(512, 64, None);
+    for stores in ways(&device) {
+        for mode in MODES {
+            let window = open_tracking(&device, mode, stores);
+            let before = window.stats();
+            (0..PAGES).filter(|page| page % 8 != 5).for_each(|page| _ = load(&window, page as usize * 512));
+            let mut dirty = 0;
+            for page in (0..PAGES).filter(|page| [1, 4, 5].contains(&(page % 8))) {
+                store(&window, page as usize * 512 + 7, load(&window, page as usize * 512 + 7) + 1);
+                store(&window, page as usize * 512 + 9, page);
+                dirty += 1;
+            }
+            if mode != FaultMode::InThread {
+                let mut zeroes = std::fs::File::open("/dev/zero").unwrap();
+                // SAFETY: bytes of the window that nobody else uses.
+                let bytes = unsafe { std::slice::from_raw_parts_mut(window.as_ptr().add(2 * PAGE), PAGE) };
+                zeroes.read_exact(bytes).unwrap();
+                dirty += 1;
+            }
+            assert_eq!(window.evict(0..PAGES).unwrap().done, PAGES, "{mode:?}, {stores:?}");
+            let after = window.stats();
+            let expected = if stores == StoreTracking::Nothing { PAGES } else { dirty };
+            let (left, left_dirty) = (after.left - before.left, after.left_dirty - before.left_dirty);
+            assert_eq!((left, left_dirty), (PAGES, expected), "{mode:?}, {stores:?}");
+        }
+    }
+    let mut control = Control::open(&device.socket()).unwrap();
+    let began = Instant::now();
+    // In each mode, and once to see whether it can be.
+    while !control.stats().unwrap().contains("\"programs_untracked\":4") {
+        assert!(began.elapsed() < PATIENCE, "{}", control.stats().unwrap());
+    }
+}
+
+/// What another thread stores before a page is protected leaves the mark, and its bytes tell: here it is stored behind
+/// the page tables' back.
+#[test]
+fn a_store_that_leaves_the_mark_is_found_by_the_bytes() {
+    let device = Device::start(512, 64, None);
+    let stores = StoreTracking::FaultsLate;
+    if !ways(&device).contains(&stores) {
+        return;
+    }
+    for mode in MODES {
+        let window = open_tracking(&device, mode, stores);
+        // One page that was never written, and one that was.
+        store(&window, 512, 1);
+        window.evict(0..2).unwrap();
+        let before = window.stats().left_dirty;
+        (0..2).for_each(|page| _ = load(&window, page * 512 + 3));
+        for page in 0..2 {
+            memory_of_window().write_all_at(&[7], (page * PAGE + 24) as u64).unwrap();
+        }
+        window.evict(0..2).unwrap();
+        assert_eq!(window.stats().left_dirty, before + 2, "{mode:?}");
+        assert_eq!([3, 512 + 3].map(|index| load(&window, index)), [7; 2], "{mode:?}");
+        [3, 512 + 3].into_iter().for_each(|index| store(&window, index, 0));
+        window.evict(0..2).unwrap();
+    }
+}
+
+/// The shared memory of the window that this process has opened.
+fn memory_of_window() -> std::fs::File {
+    let is_memory = |path: &std::path::PathBuf| {
+        std::fs::read_link(path).is_ok_and(|file| file.to_string_lossy().contains("memfd:osier-window"))
+    };
+    let open = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
+    std::fs::File::options().write(true).open(open.filter(is_memory).last().unwrap()).unwrap()
 }
 
 /// Two threads store to resident pages, which are drawn and unmapped all the while; then all leave, and come back.
 #[test]
 fn stores_to_pages_that_are_drawn_for_samples_are_kept() {
-    for mode in MODES {
+    let ways = ways(&Device::start(64, 48, None));
+    for (mode, stores) in MODES.into_iter().flat_map(|mode| ways.iter().map(move |stores| (mode, *stores))) {
         let device = Device::start_sampling(64, 48, 16, 200);
-        let window = open(&device, mode);
+        let window =
+            Window::open(&device.socket(), &WindowOptions { mode, stores: Some(stores), ..WindowOptions::default() })
+                .unwrap();
         let began = Instant::now();
         let mut rounds = 0;
         while window.stats().samples_used < 500 {

@@ -148,7 +148,13 @@ fn start_heap(settings: Settings) -> Result<(), CannotStart> {
 }
 
 fn options(settings: &Settings, bytes: Option<u64>) -> WindowOptions {
-    WindowOptions { bytes, mode: settings.mode, on_thread: Some(own::note_thread), is_leased: true }
+    WindowOptions {
+        bytes,
+        mode: settings.mode,
+        on_thread: Some(own::note_thread),
+        is_leased: true,
+        ..WindowOptions::default()
+    }
 }
 
 /// From now on this process has the window.

@@ -184,7 +184,11 @@ fn map(now: &Live) -> String {
 fn programs(programs: &[Program]) -> String {
     let mut table = Table::new(&["PID", "FAULTS", "P50 US", "P99 US", "LATE P99 US", "PINNED", "STATE"]);
     for program in programs {
-        let state = if program.is_silent { "does not answer" } else { "runs" };
+        let state = match (program.is_silent, program.is_untracked) {
+            (true, _) => "does not answer",
+            (false, true) => "runs, all it maps is dirty",
+            (false, false) => "runs",
+        };
         table.row(vec![
             program.pid.to_string(),
             program.latency.count.to_string(),

@@ -331,6 +331,8 @@ struct Report {
     evicted: u64,
     /// Of these, those that were programmed.
     evicted_dirty: u64,
+    /// Programs whose stores were not tracked: each page of theirs that left counts as dirty.
+    programs_untracked: u64,
     /// Faults that found a page whose bytes the flash has lost.
     lost: u64,
     /// Dirty pages that worn-out flash refused.
@@ -421,6 +423,7 @@ impl Report {
             blocked: counts.blocked,
             evicted: counts.left,
             evicted_dirty: counts.left_dirty,
+            programs_untracked: server.programs_untracked(),
             lost: counts.lost,
             dropped: counts.dropped,
             flash_pages_written: flash.units_written,
@@ -455,6 +458,13 @@ impl Report {
             lines.push(format!(
                 "lost        {} faults found lost pages; {} pages were refused",
                 self.lost, self.dropped
+            ));
+        }
+        if self.programs_untracked > 0 {
+            lines.push(format!(
+                "warning     stores of {} programs were not tracked: each page of theirs that left counts as dirty, so \
+                 there are too many dirty evictions, pages written and erased superblocks",
+                self.programs_untracked
             ));
         }
         lines.extend(self.sampling.line());

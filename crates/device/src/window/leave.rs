@@ -10,7 +10,7 @@ use osier_flash::Nanos;
 use osier_flash::page::{Outcome, Refused, Status};
 
 use super::planted::Bug;
-use super::{Effect, MAPPERS_MAX, Mapped, MapperId, Misuse, Output, Resident, StoreError, Window};
+use super::{Effect, MAPPERS_MAX, Mapped, MapperId, Misuse, Output, PageBytes, Resident, StoreError, Window};
 
 /// Most pages of one [`Output::Zap`]: as many as a message has room for.
 pub const ZAP_PAGES_MAX: usize = 7;
@@ -126,6 +126,21 @@ impl<R: Resident> Window<R> {
         }
         self.retry_blocked();
         Ok(())
+    }
+
+    /// Whether a page that somebody has unmapped has the bytes that it came with, by their checksum: for whoever cannot
+    /// be sure to know of each store.
+    #[must_use]
+    pub fn is_as_it_came(&self, page: u64, bytes: &PageBytes) -> bool {
+        let copy = match (self.leaving.get(&page), self.cache.resident(page)) {
+            (Some(leaving), _) => leaving.copy,
+            (None, Some(frame)) => self.mapped[frame as usize].copy,
+            (None, None) => return false,
+        };
+        match copy {
+            Some(copy) => crc32c::crc32c(bytes) == self.ftl.media().checksum(copy),
+            None => bytes.iter().all(|byte| *byte == 0),
+        }
     }
 
     fn acknowledged(&mut self, mapper: MapperId, page: u64, is_dirty: bool) {

@@ -17,7 +17,7 @@ use super::{Command, Grant, WindowStats};
 pub type Words = [u64; 8];
 
 /// Version of what follows; both sides must have the same.
-pub const VERSION: u64 = 4;
+pub const VERSION: u64 = 5;
 /// Lanes of a mapper: faults that it may have under way.
 pub const LANES: usize = 64;
 /// Bytes of a lane: the mapper's line and the device's.
@@ -104,6 +104,60 @@ impl Welcome {
         let text = String::from_utf8_lossy(text).into_owned();
         let text = if word(2) == 0 { Ok(text) } else { Err(text) };
         Some(Welcome { pages: word(3), frames: word(4), text })
+    }
+}
+
+/// How it is known which pages a program stored to, of those that it had mapped for loads: by its page tables, which
+/// keep a mark where one was unmapped that was not stored to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Marks {
+    /// There are none: each may have been stored to.
+    None,
+    /// They are found by `PAGEMAP_SCAN`.
+    Scanned,
+    /// They are read from its `/proc/self/pagemap`: the kernel is older.
+    Read,
+    /// The same, but stores of the moment in which a page was mapped leave the mark: its bytes tell.
+    ReadAndCompared,
+}
+
+/// Bytes of a [`PageTables`].
+pub const PAGE_TABLES_BYTES: usize = 16;
+
+/// What a program says once, beside a descriptor of its `/proc/self/pagemap`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageTables {
+    /// Where the window's first page is in its memory, or would be.
+    pub origin: u64,
+    /// What is in them.
+    pub marks: Marks,
+}
+
+impl PageTables {
+    /// As bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; PAGE_TABLES_BYTES] {
+        let marks: u128 = match self.marks {
+            Marks::None => 0,
+            Marks::Scanned => 1,
+            Marks::Read => 2,
+            Marks::ReadAndCompared => 3,
+        };
+        (marks << 64 | u128::from(self.origin)).to_le_bytes()
+    }
+
+    /// From bytes; nothing if they say nothing that there is.
+    #[must_use]
+    pub fn decode(bytes: [u8; PAGE_TABLES_BYTES]) -> Option<PageTables> {
+        let words = u128::from_le_bytes(bytes);
+        let marks = match words >> 64 {
+            0 => Marks::None,
+            1 => Marks::Scanned,
+            2 => Marks::Read,
+            3 => Marks::ReadAndCompared,
+            _ => return None,
+        };
+        Some(PageTables { origin: words as u64, marks })
     }
 }
 
@@ -564,6 +618,15 @@ mod tests {
         bytes[8] ^= 1;
         assert_eq!(Welcome::decode(&bytes), None, "another version");
         assert_eq!(Welcome::decode(&[0; WELCOME_BYTES]), None);
+    }
+
+    #[test]
+    fn page_tables_are_what_they_were() {
+        for marks in [Marks::None, Marks::Scanned, Marks::Read, Marks::ReadAndCompared] {
+            let tables = PageTables { origin: u64::MAX - 4095, marks };
+            assert_eq!(PageTables::decode(tables.encode()), Some(tables));
+        }
+        assert_eq!(PageTables::decode([4; PAGE_TABLES_BYTES]), None);
     }
 
     #[test]

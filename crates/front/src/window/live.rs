@@ -59,6 +59,8 @@ pub struct Program {
     pub pinned_pages: u64,
     /// It does not give pages back: it is stopped, most probably.
     pub is_silent: bool,
+    /// Its stores are not tracked: each page of its that leaves counts as dirty.
+    pub is_untracked: bool,
     /// How long its faults took, by its own count, without the buckets.
     pub latency: Durations,
     /// How late it was.
@@ -108,6 +110,8 @@ pub struct Live {
     pub residency_pages: u64,
     /// Who maps the window.
     pub programs: Vec<Program>,
+    /// Of all that there ever were, those whose stores were not tracked.
+    pub programs_untracked: u64,
 }
 
 impl Live {

@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering;
 use osier_device::Nanos;
 use osier_device::window::histogram::{Histogram, Measure};
 use osier_device::window::message::{
-    Ask, FIGURES, FIGURES_AT, Figures, HELPS_AT, LANE_BYTES, LANES, LANES_USED_AT, PROCESSOR_AT, RING_ENTRIES, Reply,
-    SAMPLING_AT, ToMapper, Words,
+    Ask, FIGURES, FIGURES_AT, Figures, HELPS_AT, LANE_BYTES, LANES, LANES_USED_AT, PAGE_TABLES_BYTES, PROCESSOR_AT,
+    PageTables, RING_ENTRIES, Reply, SAMPLING_AT, ToMapper, Words,
 };
 use osier_device::window::{MapperId, ZAP_PAGES_MAX};
 use osier_pmr::words::Lines;
@@ -81,6 +81,8 @@ pub(super) struct Mapper {
     acknowledged: usize,
     /// Its page tables, once it has passed them on.
     page_map: Option<PageMap>,
+    /// It has said that they do not tell what it stores to.
+    pub is_untracked: bool,
     /// It has acknowledged something since the device last looked around: it unmaps without being woken.
     pub is_unmapping: bool,
     bell: Doorbell,
@@ -122,6 +124,7 @@ impl Mapper {
             zapped: VecDeque::new(),
             acknowledged: 0,
             page_map: None,
+            is_untracked: false,
             is_unmapping: false,
             bell: Doorbell::new(&bell, 0),
             pidfd,
@@ -175,15 +178,17 @@ impl Mapper {
     }
 
     /// Takes its page tables, if it has just passed them on. Until it does, and if it never does, what it unmaps counts
-    /// as dirty.
-    pub fn take_page_map(&mut self) {
-        let mut base = [0; 8];
-        if self.page_map.is_none()
-            && let Ok((8, files)) = pass::receive(&self.socket, &mut base)
-            && let Some(file) = files.into_iter().next()
-        {
-            self.page_map = PageMap::new(file, u64::from_le_bytes(base));
+    /// as dirty. Whether it has just said that it always will.
+    pub fn take_page_map(&mut self) -> bool {
+        let mut bytes = [0; PAGE_TABLES_BYTES];
+        if self.page_map.is_some() || self.is_untracked {
+            return false;
         }
+        let Ok((PAGE_TABLES_BYTES, files)) = pass::receive(&self.socket, &mut bytes) else { return false };
+        let tables = PageTables::decode(bytes);
+        self.page_map = files.into_iter().next().zip(tables).and_then(|(file, tables)| PageMap::new(file, tables));
+        self.is_untracked = self.page_map.is_none();
+        self.is_untracked
     }
 
     /// Asks it to unmap pages; those whose bit is set in `known` are dirty.
@@ -207,7 +212,8 @@ impl Mapper {
     }
 
     /// Looks at a page that it has unmapped. With the last of those that went together, which of them are dirty.
-    pub fn look(&mut self) -> Option<u64> {
+    /// `is_changed` compares a page's bytes with those that it came with.
+    pub fn look(&mut self, is_changed: impl Fn(u64) -> bool) -> Option<u64> {
         if self.acknowledged == 0 {
             return None;
         }
@@ -216,7 +222,9 @@ impl Mapper {
             let index = zapped.looked;
             zapped.looked += 1;
             if zapped.dirty >> index & 1 == 0 {
-                let is_dirty = self.page_map.as_ref().is_none_or(|map| map.was_written(zapped.pages[index]));
+                let page = zapped.pages[index];
+                let was_stored_to = |map: &PageMap| map.was_written(page) || (map.has_to_compare() && is_changed(page));
+                let is_dirty = self.page_map.as_ref().is_none_or(was_stored_to);
                 zapped.dirty |= u64::from(is_dirty) << index;
                 break;
             }

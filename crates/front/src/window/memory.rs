@@ -124,6 +124,23 @@ impl Memory {
         true
     }
 
+    /// The bytes of a page. Another program may be storing to it: then they are of any moment.
+    pub fn read(&self, page: u64) -> PageBytes {
+        let mut bytes = [0; PAGE_BYTES];
+        self.copy_to(page, &mut bytes);
+        bytes
+    }
+
+    fn copy_to(&self, page: u64, bytes: &mut PageBytes) {
+        let from = self.at(page);
+        if !self.is_mapped(page) && self.file.read_exact_at(bytes, page * PAGE_BYTES as u64).is_ok() {
+            return;
+        }
+        // SAFETY: a page of the mapping; a program that still maps it races with itself alone, and the bytes are no
+        // part of it.
+        unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), PAGE_BYTES) };
+    }
+
     fn is_mapped(&self, page: u64) -> bool {
         self.is_mapped[page as usize / 64] >> (page % 64) & 1 != 0
     }
@@ -167,12 +184,7 @@ impl Resident for Memory {
     }
 
     fn save(&mut self, page: u64, bytes: &mut PageBytes) {
-        let from = self.at(page);
-        if !self.is_mapped(page) && self.file.read_exact_at(bytes, page * PAGE_BYTES as u64).is_ok() {
-            return;
-        }
-        // SAFETY: a page of the mapping that nobody maps; as above.
-        unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), PAGE_BYTES) };
+        self.copy_to(page, bytes);
     }
 
     fn left(&mut self, page: u64, copy: Option<u64>) {

@@ -141,6 +141,7 @@ pub struct Server {
     mappers: Vec<Mapper>,
     /// Of programs that have gone.
     sampling: SamplingCost,
+    programs_untracked: u64,
     outputs: Vec<Output>,
     next_look: Nanos,
     next_flush: Nanos,
@@ -214,6 +215,7 @@ impl Server {
             waiter: Waiter::new(options.wait)?,
             mappers: Vec::new(),
             sampling: SamplingCost::default(),
+            programs_untracked: 0,
             outputs: Vec::new(),
             next_look: Nanos::ZERO,
             next_flush: Nanos::ZERO,
@@ -241,6 +243,12 @@ impl Server {
         all
     }
 
+    /// Programs that there ever were whose stores were not tracked: each page of theirs that left counts as dirty.
+    #[must_use]
+    pub fn programs_untracked(&self) -> u64 {
+        self.programs_untracked
+    }
+
     /// How long faults took and how late they were, of all programs that there ever were.
     #[must_use]
     pub fn timing(&self) -> [Histogram; 2] {
@@ -264,6 +272,7 @@ impl Server {
             pid: mapper.pid,
             pinned_pages: self.window.pinned_by(mapper.id),
             is_silent: self.window.is_silent(mapper.id),
+            is_untracked: mapper.is_untracked,
             latency: durations(mapper, Measure::Latency),
             lateness: durations(mapper, Measure::Lateness),
         };
@@ -274,6 +283,7 @@ impl Server {
             latency: Durations::from(&latency),
             lateness: Durations::from(&lateness),
             programs: self.mappers.iter().map(program).collect(),
+            programs_untracked: self.programs_untracked,
             ..Live::of(&self.window.stats(), self.window.pages(), self.window.residency())
         }
     }
@@ -366,9 +376,9 @@ impl Server {
 
     /// Looks at one page that a mapper has unmapped: the next fault may come at any moment. Whether there was one.
     fn look_at_pages(&mut self, now: Nanos, index: usize) -> bool {
-        let mapper = &mut self.mappers[index];
+        let (mapper, window) = (&mut self.mappers[index], &self.window);
         let had_some = mapper.has_unlooked();
-        if let Some(dirty) = mapper.look()
+        if let Some(dirty) = mapper.look(|page| !window.is_as_it_came(page, &window.resident().read(page)))
             && let Err(misuse) = self.window.zapped(now, mapper.id, dirty)
         {
             mapper.fail(&misuse.to_string());
@@ -457,7 +467,14 @@ impl Server {
                 );
             }
             mapper.is_silent = is_silent;
-            mapper.take_page_map();
+            if mapper.take_page_map() {
+                self.programs_untracked += 1;
+                tracing::warn!(
+                    pid = mapper.pid,
+                    "the stores of a program are not tracked: every page of its that leaves counts as dirty; its kernel \
+                     has no write protection of shared memory (Linux 5.19)"
+                );
+            }
             let is_unmapping = std::mem::take(&mut mapper.is_unmapping);
             mapper.flush(!is_unmapping);
             mapper.has_left |= mapper.is_dead();
