@@ -178,6 +178,27 @@ fn what_was_stored_to_leaves_dirty_and_nothing_else() {
     }
 }
 
+/// A freeze unmaps what the device does not know to be unmapped; what was stored before is dirty all the same.
+#[test]
+fn a_freeze_hides_no_store() {
+    const PAGES: u64 = 32;
+    let device = Device::start(512, 64, None);
+    for stores in ways(&device).into_iter().filter(|stores| *stores != StoreTracking::Nothing) {
+        for mode in [FaultMode::Spinning, FaultMode::Sleeping] {
+            let window = open_tracking(&device, mode, stores);
+            let load_all = || (0..PAGES).for_each(|page| _ = load(&window, page as usize * 512));
+            load_all();
+            let before = window.stats();
+            (0..PAGES / 2).for_each(|page| store(&window, page as usize * 512, 7));
+            drop(window.freeze().unwrap());
+            load_all();
+            assert_eq!(window.evict(0..PAGES).unwrap().done, PAGES, "{mode:?}, {stores:?}");
+            let left_dirty = window.stats().left_dirty - before.left_dirty;
+            assert!((PAGES / 2..=PAGES).contains(&left_dirty), "{left_dirty}: {mode:?}, {stores:?}");
+        }
+    }
+}
+
 /// What another thread stores before a page is protected leaves the mark, and its bytes tell: here it is stored behind
 /// the page tables' back.
 #[test]

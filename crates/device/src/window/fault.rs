@@ -35,7 +35,7 @@ pub struct Fault {
 /// As what a page may be mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grant {
-    /// For stores; it counts as dirty.
+    /// For stores; it counts as dirty, now or when its mark is looked for.
     Writable,
     /// So that a store leaves a trace that the scan after the zap finds.
     Armed,
@@ -175,10 +175,14 @@ impl<R: Resident> Window<R> {
             // A single line: a store needs the rest of its page.
             match self.cache.request(fault.page, CacheOp { is_write: fault.is_store, lines: 1 }) {
                 Asked::Hit { frame } => {
+                    let arms_again = self.has_bug(Bug::ArmAgain);
                     let mapped = &mut self.mapped[frame as usize];
+                    // A page that it maps was unmapped without a zap: the window was frozen, or the system took the page
+                    // to its swap. What traced the stores went with the mapping, and another trace would hide them.
+                    let has_been = mapped.by & fault.mapper.bit() != 0 && !arms_again;
                     mapped.by |= fault.mapper.bit();
                     mapped.is_dirty |= fault.is_store;
-                    self.grant(fault, self.now);
+                    self.grant(fault, self.now, has_been);
                 }
                 Asked::Merged { frame } => self.join(frame, fault),
                 Asked::Miss(fill) if self.begin(fill, Some(fault)) => self.counts.misses += 1,
@@ -366,12 +370,12 @@ impl<R: Resident> Window<R> {
         }
         filling.mapped.by |= fault.mapper.bit();
         filling.mapped.is_dirty |= fault.is_store;
-        self.grant(fault, due);
+        self.grant(fault, due, false);
     }
 
-    /// The page is in its frame from `at` on.
-    fn grant(&mut self, fault: &Fault, at: Nanos) {
-        let grant = if fault.is_store { Grant::Writable } else { Grant::Armed };
+    /// The page is in its frame from `at` on. One that the mapper has had is not armed.
+    fn grant(&mut self, fault: &Fault, at: Nanos, has_been: bool) {
+        let grant = if fault.is_store || has_been { Grant::Writable } else { Grant::Armed };
         let ns = if fault.is_store { self.overhead.store_ns } else { self.overhead.load_ns };
         self.answer(fault, Nanos(at.0 + ns), grant, false);
     }

@@ -28,6 +28,8 @@ pub enum Bug {
     ForgetSampledDirty,
     /// A page that was drawn is granted to who has not yet acknowledged that it is unmapped.
     GrantBeforeUnmapped,
+    /// A page whose mapping vanished is armed anew, which hides what was stored to it.
+    ArmAgain,
     /// A command goes through all its pages before anything else is done.
     RangeInOneGo,
     /// What a mapper had pinned stays pinned when it has gone.
@@ -39,7 +41,7 @@ pub enum Bug {
 impl Bug {
     /// All of them.
     #[cfg(any(test, feature = "planted"))]
-    pub const ALL: [Bug; 15] = [
+    pub const ALL: [Bug; 16] = [
         Bug::ForgetDirty,
         Bug::LastMapperDecides,
         Bug::LeaveAtFirstAck,
@@ -52,6 +54,7 @@ impl Bug {
         Bug::ForgetUnsaved,
         Bug::ForgetSampledDirty,
         Bug::GrantBeforeUnmapped,
+        Bug::ArmAgain,
         Bug::RangeInOneGo,
         Bug::KeepPinsOfTheGone,
         Bug::AwaitTheSilent,
