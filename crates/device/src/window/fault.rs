@@ -177,8 +177,9 @@ impl<R: Resident> Window<R> {
                 Asked::Hit { frame } => {
                     let arms_again = self.has_bug(Bug::ArmAgain);
                     let mapped = &mut self.mapped[frame as usize];
-                    // A page that it maps was unmapped without a zap: the window was frozen, or the system took the page
-                    // to its swap. What traced the stores went with the mapping, and another trace would hide them.
+                    // A page that it maps was unmapped without a zap: the window was frozen, or the system took the
+                    // page to its swap. What traced the stores went with the mapping, and another trace would hide
+                    // them.
                     let has_been = mapped.by & fault.mapper.bit() != 0 && !arms_again;
                     mapped.by |= fault.mapper.bit();
                     mapped.is_dirty |= fault.is_store;
