@@ -5,7 +5,7 @@
 mod common;
 
 use std::io::{Read, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -216,7 +216,7 @@ fn a_store_that_leaves_the_mark_is_found_by_the_bytes() {
         let before = window.stats().left_dirty;
         (0..2).for_each(|page| _ = load(&window, page * 512 + 3));
         for page in 0..2 {
-            memory_of_window().write_all_at(&[7], (page * PAGE + 24) as u64).unwrap();
+            memory_of(&window).write_all_at(&[7], (page * PAGE + 24) as u64).unwrap();
         }
         window.evict(0..2).unwrap();
         assert_eq!(window.stats().left_dirty, before + 2, "{mode:?}");
@@ -226,13 +226,19 @@ fn a_store_that_leaves_the_mark_is_found_by_the_bytes() {
     }
 }
 
-/// The shared memory of the window that this process has opened.
-fn memory_of_window() -> std::fs::File {
+/// The shared memory of a window, which other tests of this process have others of.
+fn memory_of(window: &Window) -> std::fs::File {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let start = format!("{:x}-", window.as_ptr() as usize);
+    let line = maps.lines().find(|line| line.starts_with(&start)).unwrap();
+    // Addresses, permissions, offset, device, inode, name.
+    let inode: u64 = line.split_whitespace().nth(4).unwrap().parse().unwrap();
+    let paths = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
     let is_memory = |path: &std::path::PathBuf| {
-        std::fs::read_link(path).is_ok_and(|file| file.to_string_lossy().contains("memfd:osier-window"))
+        let is_named = std::fs::read_link(path).is_ok_and(|file| file.to_string_lossy().contains("memfd:osier-window"));
+        is_named && std::fs::metadata(path).is_ok_and(|file| file.ino() == inode)
     };
-    let open = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
-    std::fs::File::options().write(true).open(open.filter(is_memory).last().unwrap()).unwrap()
+    std::fs::File::options().write(true).open(paths.into_iter().find(is_memory).unwrap()).unwrap()
 }
 
 /// Two threads store to resident pages, which are drawn and unmapped all the while; then all leave, and come back.
