@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -202,6 +202,15 @@ fn redis_arguments<'a>(socket: &'a str, directory: &'a str) -> Vec<&'a str> {
     vec!["--port", "0", "--unixsocket", socket, "--dir", directory, "--save", "", "--loglevel", "warning"]
 }
 
+/// Redis under `osier run`, and a client of it.
+fn start_redis(device: &Device, server: &str, socket: &Path, directory: &Path) -> (Child, Redis) {
+    fs::create_dir(directory).unwrap();
+    let mut program = vec![server];
+    program.extend(redis_arguments(socket.to_str().unwrap(), directory.to_str().unwrap()));
+    let process = device.run(&[], &program).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    (process, Redis::connect(socket))
+}
+
 #[test]
 fn redis_keeps_every_value_and_its_background_save_is_of_one_instant() {
     const KEYS: u64 = 16_000;
@@ -213,13 +222,8 @@ fn redis_keeps_every_value_and_its_background_save_is_of_one_instant() {
     // 16,000 keys of a kilobyte are twice the cache, and a fifth of the flash.
     let device = Device::start(96, 8, &[]);
     let (socket, directory) = (device.path("redis"), device.path("data"));
-    fs::create_dir(&directory).unwrap();
     let (socket_text, directory_text) = (socket.to_str().unwrap(), directory.to_str().unwrap());
-    let mut program = vec![server.as_str()];
-    program.extend(redis_arguments(socket_text, directory_text));
-    let mut run = device.run(&[], &program);
-    let mut process = run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let mut redis = Redis::connect(&socket);
+    let (mut process, mut redis) = start_redis(&device, &server, &socket, &directory);
     redis.set_all(KEYS, 1);
     redis.check_all(KEYS, 1);
     assert_eq!(redis.say(&[b"BGSAVE"]), "+Background saving started");
@@ -303,17 +307,10 @@ fn redis_serves_a_mixed_load_and_keeps_every_value() {
     let bench = installed("redis-benchmark").expect("this needs redis-benchmark");
     let device = Device::start(2048, 512, &[]);
     let (socket, directory) = (device.path("redis"), device.path("data"));
-    fs::create_dir(&directory).unwrap();
-    let (socket_text, directory_text) = (socket.to_str().unwrap(), directory.to_str().unwrap());
-    let mut program = vec![server.as_str()];
-    program.extend(redis_arguments(socket_text, directory_text));
-    let mut served = device.run(&[], &program).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let mut redis = Redis::connect(&socket);
+    let (mut served, mut redis) = start_redis(&device, &server, &socket, &directory);
     redis.set_all(KEYS, 0);
     let mut other = Command::new(bench);
-    other.args([
-        "-s",
-        socket_text,
+    other.arg("-s").arg(&socket).args([
         "-l",
         "-q",
         "-t",
