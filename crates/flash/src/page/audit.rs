@@ -11,12 +11,13 @@ impl<M: PageMedia> PageFtl<M> {
     /// Says what does not agree. Any error is a bug of this crate.
     pub fn audit(&self) -> Result<(), String> {
         let mut valid = vec![0; self.superblocks.len()];
-        for (lpn, &unit) in self.map.iter().enumerate() {
+        for lpn in 0..self.map.len() {
+            let unit = self.map.get(lpn);
             if unit == NONE {
                 continue;
             }
-            if self.reverse[unit as usize] as usize != lpn {
-                let other = self.reverse[unit as usize];
+            let other = self.reverse.get(unit);
+            if other != lpn {
                 return Err(format!("unit {lpn} is mapped to {unit}, which belongs to {other}"));
             }
             valid[self.split.superblock_units.quotient(unit) as usize] += 1;

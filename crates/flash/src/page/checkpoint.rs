@@ -338,13 +338,12 @@ impl<M: PageMedia> PageFtl<M> {
     /// Step 3.
     fn write_map(&mut self) {
         let in_flight_max = 2 * self.sizes.stripes;
-        let part_entries = ENTRIES_PER_MAP_PAGE as usize * self.sizes.slot_units as usize;
+        let part_entries = ENTRIES_PER_MAP_PAGE as u32 * self.sizes.slot_units;
         while self.checkpoints.next_part < self.sizes.map_slots && self.checkpoints.writes_in_flight < in_flight_max {
             let part = self.checkpoints.next_part;
             self.checkpoints.next_part += 1;
-            let start = part as usize * part_entries;
-            let end = (start + part_entries).min(self.map.len());
-            let entries = if M::KEEPS { self.map[start..end].to_vec() } else { Vec::new() };
+            let entries =
+                if M::KEEPS { self.map.range(part * part_entries, part_entries).collect() } else { Vec::new() };
             let checkpoint = self.checkpoints.number + 1;
             self.write_target(AreaKind::Map, &Record::Map { checkpoint, part, entries });
         }

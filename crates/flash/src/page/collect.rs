@@ -179,11 +179,10 @@ impl<M: PageMedia> PageFtl<M> {
     /// processor's cache, and so the processor waits for many entries at the same time.
     fn valid_units(&self, slot: u32) -> u128 {
         let first = slot * self.sizes.slot_units;
-        let lpns = &self.reverse[first as usize..(first + self.sizes.slot_units) as usize];
+        let lpns = self.reverse.range(first, self.sizes.slot_units);
         let moves_dead = self.has_bug(PageBug::MoveDeadUnits);
         // No logical unit is beyond the map's end, and what is none is.
-        let is_moved =
-            |(unit, lpn): (u32, &u32)| self.map.get(*lpn as usize) == Some(&unit) || (moves_dead && *lpn != NONE);
+        let is_moved = |(unit, lpn): (u32, u32)| self.map.has(lpn, unit) || (moves_dead && lpn != NONE);
         (first..first + self.sizes.slot_units)
             .zip(lpns)
             .rev()
@@ -223,7 +222,7 @@ impl<M: PageMedia> PageFtl<M> {
         while left.trailing_zeros() < count {
             let index = left.trailing_zeros();
             left &= left - 1;
-            let lpn = self.reverse[(first + index) as usize];
+            let lpn = self.reverse.get(first + index);
             let is_lost = lost >> index & 1 == 1;
             if is_lost {
                 self.lost.insert(lpn);

@@ -115,8 +115,8 @@ impl PageFtl {
             let superblock = self.take_free().expect("the logical capacity fits");
             let base = superblock * self.sizes.superblock_units;
             for index in 0..count {
-                self.map[(lpn + index) as usize] = base + index;
-                self.reverse[(base + index) as usize] = lpn + index;
+                self.map.set(lpn + index, base + index);
+                self.reverse.set(base + index, lpn + index);
             }
             self.close_filled(superblock, count);
             lpn += count;
@@ -144,8 +144,8 @@ impl PageFtl {
             for index in 0..length {
                 let lpn = start + shuffle.apply(index);
                 let unit = drawn.take(&mut rng);
-                self.map[lpn as usize] = unit;
-                self.reverse[unit as usize] = lpn;
+                self.map.set(lpn, unit);
+                self.reverse.set(unit, lpn);
             }
         }
         for (&number, &valid) in numbers.iter().zip(&shares) {

@@ -28,6 +28,7 @@ use super::planted::PageBug;
 use super::serve::{Completed, DoneLater, Flush, Request, RequestId};
 use super::space::{Superblock, SuperblockState};
 use super::stats::Counters;
+use super::units::UnitTable;
 use super::victim::Candidates;
 use crate::Nanos;
 use crate::array::{Array, Class, ConfigError, Divisor, Job, JobKind};
@@ -101,9 +102,9 @@ pub struct PageFtl<M: PageMedia = NoMedia> {
     pub(crate) media: M,
     pub(crate) now: Nanos,
     /// Physical unit by logical unit; pages of the map follow, if the map is cached.
-    pub(crate) map: Vec<u32>,
+    pub(crate) map: UnitTable,
     /// Logical unit by physical unit; stays when the unit dies.
-    pub(crate) reverse: Vec<u32>,
+    pub(crate) reverse: UnitTable,
     pub(crate) superblocks: Vec<Superblock>,
     /// Free superblocks, the next one first.
     pub(crate) free: BinaryHeap<Reverse<(u64, u32)>>,
@@ -208,8 +209,8 @@ impl<M: PageMedia> PageFtl<M> {
             array: Array::new(shape, &config.timing),
             media,
             now: Nanos::ZERO,
-            map: vec![NONE; entries],
-            reverse: vec![NONE; units],
+            map: UnitTable::new(entries),
+            reverse: UnitTable::new(units),
             superblocks: vec![Superblock::default(); sizes.superblocks as usize],
             free: BinaryHeap::new(),
             free_order: 0,

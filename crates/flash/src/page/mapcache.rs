@@ -121,7 +121,7 @@ impl<M: PageMedia> PageFtl<M> {
             return self.now;
         }
         self.counters.map_misses += 1;
-        let unit = self.map[self.lpn_of_page(page) as usize];
+        let unit = self.map.get(self.lpn_of_page(page));
         if unit == NONE {
             return self.now;
         }
@@ -152,7 +152,7 @@ impl<M: PageMedia> PageFtl<M> {
         let outdated = self.map_cache.as_mut().and_then(|cache| cache.outdated.pop_first());
         if let Some(page) = outdated {
             // Its other entries are read first.
-            let unit = self.map[self.lpn_of_page(page) as usize];
+            let unit = self.map.get(self.lpn_of_page(page));
             if unit != NONE {
                 let place = self.place(unit);
                 self.counters.map_units_read += 1;

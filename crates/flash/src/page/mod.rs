@@ -26,6 +26,7 @@ mod space;
 mod stats;
 #[cfg(test)]
 mod tests;
+mod units;
 mod victim;
 
 pub(crate) use config::Sizes;

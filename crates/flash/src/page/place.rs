@@ -144,8 +144,8 @@ impl<M: PageMedia> PageFtl<M> {
             }
         }
         let is_full = state.fill == self.sizes.slot_units;
-        self.map[lpn as usize] = unit;
-        self.reverse[unit as usize] = lpn;
+        self.map.set(lpn, unit);
+        self.reverse.set(unit, lpn);
         self.superblocks[superblock as usize].valid += 1;
         if is_full {
             self.close_slot(stream);
@@ -155,7 +155,7 @@ impl<M: PageMedia> PageFtl<M> {
     /// The version of a logical unit that the map names dies.
     #[inline]
     pub(crate) fn kill(&mut self, lpn: u32, sequence: u64) {
-        let unit = self.map[lpn as usize];
+        let unit = self.map.get(lpn);
         if unit == NONE {
             return;
         }
@@ -225,7 +225,7 @@ impl<M: PageMedia> PageFtl<M> {
             units: std::mem::take(&mut state.units),
         };
         for unit in state.base + state.fill..state.base + units {
-            self.reverse[unit as usize] = NONE;
+            self.reverse.set(unit, NONE);
         }
         state.fill = 0;
         state.first_sequence = u64::MAX;

@@ -158,7 +158,7 @@ impl<M: PageMedia> PageFtl<M> {
         let mut ftl = PageFtl::build(config, seed, media);
         ftl.bug = bug;
         let superblocks = ftl.superblocks.len();
-        let entries = ftl.map.len();
+        let entries = ftl.map.len() as usize;
         let mut recovery = Recovery {
             ftl,
             report: PageRecovery::default(),
@@ -257,7 +257,7 @@ impl<M: PageMedia> Recovery<M> {
         let count = parts.range((number, 0)..=(number, u32::MAX)).count();
         if count == self.ftl.sizes.map_slots as usize || self.ftl.has_bug(PageBug::CheckpointWithoutRoot) {
             let part_entries = ENTRIES_PER_MAP_PAGE as usize * self.ftl.sizes.slot_units as usize;
-            found.map = vec![NONE; self.ftl.map.len()];
+            found.map = vec![NONE; self.ftl.map.len() as usize];
             for (&(_, part), entries) in parts.range((number, 0)..=(number, u32::MAX)) {
                 let start = part as usize * part_entries;
                 found.map[start..start + entries.len()].copy_from_slice(entries);
@@ -431,8 +431,8 @@ impl<M: PageMedia> Recovery<M> {
     }
 
     fn map_unit(&mut self, lpn: u32, unit: u32) {
-        self.ftl.map[lpn as usize] = unit;
-        self.ftl.reverse[unit as usize] = lpn;
+        self.ftl.map.set(lpn, unit);
+        self.ftl.reverse.set(unit, lpn);
         let superblock = self.ftl.split.superblock_units.quotient(unit);
         self.ftl.superblocks[superblock as usize].valid += 1;
     }
@@ -481,7 +481,7 @@ impl<M: PageMedia> Recovery<M> {
     /// Units whose bytes were lost before they were moved.
     fn lost_units(&self) -> BTreeSet<u32> {
         let is_lost = |lpn: &u32| {
-            let unit = self.ftl.map[*lpn as usize];
+            let unit = self.ftl.map.get(*lpn);
             unit != NONE && self.unit_at(unit).is_none_or(|unit| unit.lost)
         };
         // Only what was read in the scan is known to have been moved since; the rest says so when read.
@@ -516,9 +516,9 @@ impl<M: PageMedia> Recovery<M> {
         });
         let Some(number) = copies.max_by_key(|&number| self.probes[number as usize].life) else { return };
         let is_copy = |unit: u32| unit != NONE && self.ftl.split.superblock_units.quotient(unit) == number;
-        let copied = (0..self.ftl.map.len() as u32).filter(|&lpn| is_copy(self.ftl.map[lpn as usize]));
+        let copied = (0..self.ftl.map.len()).filter(|&lpn| is_copy(self.ftl.map.get(lpn)));
         let copied: BTreeMap<u32, Option<u64>> =
-            copied.map(|lpn| (lpn, self.unit_at(self.ftl.map[lpn as usize]).map(|unit| unit.sequence))).collect();
+            copied.map(|lpn| (lpn, self.unit_at(self.ftl.map.get(lpn)).map(|unit| unit.sequence))).collect();
         let originals = self.find_originals(number, &copied);
         if originals.len() < copied.len() {
             return;
@@ -533,8 +533,8 @@ impl<M: PageMedia> Recovery<M> {
                 self.ftl.superblocks[number as usize].valid = valid;
                 self.ftl.candidates.insert(number, valid, state.erases);
             }
-            self.ftl.map[lpn as usize] = unit;
-            self.ftl.reverse[unit as usize] = lpn;
+            self.ftl.map.set(lpn, unit);
+            self.ftl.reverse.set(unit, lpn);
         }
         self.ftl.checkpoints.hold(number);
         self.report.copies_dropped += 1;

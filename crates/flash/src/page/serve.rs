@@ -196,7 +196,7 @@ impl<M: PageMedia> PageFtl<M> {
         self.sequence += 1;
         for lpn in lpn..lpn + count {
             self.kill(lpn, self.sequence);
-            self.map[lpn as usize] = NONE;
+            self.map.set(lpn, NONE);
             self.lost.remove(&lpn);
         }
         self.counters.units_trimmed += u64::from(count);
@@ -245,7 +245,7 @@ impl<M: PageMedia> PageFtl<M> {
     /// # Errors
     /// When its bytes were lost.
     pub fn payload(&self, lpn: u64) -> Result<Option<u64>, Status> {
-        let unit = self.map[lpn as usize];
+        let unit = self.map.get(u32::try_from(lpn).expect("units have numbers of 32 bits"));
         if unit == NONE || !M::KEEPS {
             return Ok(None);
         }
@@ -286,7 +286,7 @@ impl<M: PageMedia> PageFtl<M> {
     #[inline]
     fn write_units(&mut self, request: &mut Request) -> bool {
         while request.left > 0 {
-            let stream = self.host_stream(self.map[request.lpn as usize]);
+            let stream = self.host_stream(self.map.get(request.lpn));
             if !self.has_room(stream) || !self.make_map_room(stream) {
                 return false;
             }
@@ -353,7 +353,7 @@ impl<M: PageMedia> PageFtl<M> {
     fn read_units(&mut self, lpn: u32, count: u32) -> Done {
         // One unit that was written, where none was ever lost: most reads.
         if count == 1
-            && let unit = self.map[lpn as usize]
+            && let unit = self.map.get(lpn)
             && unit != NONE
             && self.lost.is_empty()
             && !M::KEEPS
@@ -372,7 +372,7 @@ impl<M: PageMedia> PageFtl<M> {
         let mut status = Status::Ok;
         let mut next = lpn;
         while next < lpn + count {
-            let unit = self.map[next as usize];
+            let unit = self.map.get(next);
             let mut units = 1;
             if unit == NONE {
                 next += 1;
@@ -381,7 +381,7 @@ impl<M: PageMedia> PageFtl<M> {
             // Neighbours in the same page are read with it.
             let page = self.split.page_units.quotient(unit);
             while next + units < lpn + count
-                && self.map[(next + units) as usize] == unit + units
+                && self.map.has(next + units, unit + units)
                 && self.split.page_units.quotient(unit + units) == page
             {
                 units += 1;

@@ -200,7 +200,7 @@ impl<M: PageMedia> PageFtl<M> {
     /// Bytes of memory that grow with the capacity: the two maps.
     #[must_use]
     pub fn map_bytes(&self) -> u64 {
-        ((self.map.capacity() + self.reverse.capacity()) * size_of::<u32>()) as u64
+        self.map.bytes() + self.reverse.bytes()
     }
 
     /// Whether no more superblocks are free than collection keeps for itself: a write that waits now waits for it.

@@ -48,7 +48,7 @@ fn random_reads_reach_the_occupancy_bound_of_dies_and_of_channels() {
         let (mut by_die, mut by_channel) = (vec![0_u64; 8], vec![0_u64; 4]);
         for _ in 0..40_000 {
             let lpn = rng.below(units);
-            let place = ftl.place(ftl.map[lpn as usize]);
+            let place = ftl.place(ftl.map.get(lpn as u32));
             let die = ftl.stripes[place.stripe as usize].0;
             by_die[die as usize] += if cache_read { 40_000 } else { 40_000 + transfer_ns };
             by_channel[die as usize / 2] += transfer_ns;
@@ -440,7 +440,7 @@ fn two_dies(seed: u64) -> (PageFtl<crate::faulty::SlotArray>, Nanos, Vec<bool>) 
         write(&mut ftl, &mut now, lpn, lpn);
     }
     overwrite_with_own_number(&mut ftl, &mut now, &mut rng, units);
-    let on_first = |lpn| ftl.stripes[ftl.place(ftl.map[lpn as usize]).stripe as usize].0 == 0;
+    let on_first = |lpn| ftl.stripes[ftl.place(ftl.map.get(lpn as u32)).stripe as usize].0 == 0;
     let lies_on_first = (0..units).map(on_first).collect();
     (ftl, now, lies_on_first)
 }
