@@ -199,6 +199,27 @@ fn an_axis_of_the_workload_gives_what_workloads_changed_by_hand_give() {
     assert!(err.contains("its axes together") && err.contains("takes its place"), "{err}");
 }
 
+/// Rows of such a grid would name a size that their runs did not have.
+#[test]
+fn two_axes_that_are_one_key_of_the_profile_are_refused() {
+    let with = |from: &str, to: &str, text: &str| text.replace(from, to);
+    let text = with(
+        "\"cache.eviction\"\nvalues = [\"fifo\", \"clock\", \"s3-fifo\"]",
+        "\"cache.size.permille\"\nvalues = [10, 20]",
+        SWEEP,
+    );
+    let text = with(
+        "\"cache.prefetch\"\nvalues = [\"none\", \"next-n\"]",
+        "\"cache.size.bytes\"\nvalues = [67_108_864, 134_217_728]",
+        &text,
+    );
+    let place = Place::new(2000, &text);
+    let (_, err) = place.expect(3, &["s.toml"]);
+    assert!(err.contains("its axes together") && err.contains("takes its place"), "{err}");
+    assert!(err.contains("cache.size.permille"), "{err}");
+    assert_eq!(place.files(), ["s.toml", "w.toml"]);
+}
+
 /// A time of 2007, as MSR's traces have it.
 const FILETIME: u64 = 128_166_372_003_061_629;
 

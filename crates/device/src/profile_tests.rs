@@ -415,6 +415,31 @@ fn single_keys_can_be_set() {
     assert!(error.contains("cache.eviction") && error.contains("lruish"), "{error}");
 }
 
+/// A value that another one takes the place of would have no effect, and nobody would say so.
+#[test]
+fn two_names_of_one_key_are_refused_and_the_last_of_one_name_counts() {
+    let text = Profile::built_in_text("cylon").expect("built-in");
+    let with = |sets: &[&str]| {
+        let sets: Result<Vec<_>, _> = sets.iter().map(|set| parse_override(set)).collect();
+        Profile::parse_with("cylon", text, &sets?)
+    };
+    for (first, second) in [
+        ("cache.size.bytes=1073741824", "cache.size.permille=10"),
+        ("ftl.collection.policy=greedy", "ftl.collection.policy.choices=4"),
+        ("throttle.2.speed_permille=100", "throttle.02.speed_permille=200"),
+    ] {
+        for sets in [[first, second], [second, first]] {
+            let error = with(&sets).expect_err(first).to_string();
+            let key = sets[0].split('=').next().expect("a key");
+            assert!(error.contains(key) && error.contains("takes its place"), "{sets:?}: {error}");
+        }
+    }
+    with(&["throttle.2.speed_permille=100", "throttle.02.speed_permille=100"]).expect("they say the same");
+    let profile = with(&["cache.ways=4", "cache.size.bytes=4096", "cache.ways=8", "cache.size.bytes=1073741824"]);
+    let cache = profile.expect("one name each").cache.expect("it has one");
+    assert_eq!((cache.ways, cache.size), (8, CacheSize::Bytes(1 << 30)));
+}
+
 /// What calibrated figures of the real-time core stood on.
 #[test]
 fn the_derived_link_is_near_what_was_measured() {

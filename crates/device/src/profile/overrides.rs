@@ -34,6 +34,18 @@ pub(super) fn apply(profile: &str, text: &str, overrides: &[(String, Value)]) ->
         let changed = Profile::deserialize(Value::Table(document.clone()));
         last = Some(changed.map_err(|error| refuse(key, error.message().to_owned()))?);
     }
+    // Of one key that is set twice the last counts. Two names of one key, or two keys that exclude each other, would
+    // leave a value without effect that somebody has asked for.
+    for (number, (key, value)) in overrides.iter().enumerate() {
+        if overrides[number + 1..].iter().any(|(later, _)| later == key) {
+            continue;
+        }
+        let mut again = document.clone();
+        set(&mut again, key, value).map_err(|reason| refuse(key, reason))?;
+        if again != document {
+            return Err(refuse(key, "another key that is set takes its place; leave one of them out".to_owned()));
+        }
+    }
     last.ok_or_else(|| refuse("nothing", "no key was given".to_owned()))
 }
 
