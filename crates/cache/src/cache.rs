@@ -410,15 +410,14 @@ impl<P: Eviction> Cache<P> {
     /// The request's page has a frame.
     #[inline]
     fn meet(&mut self, page: u64, frame: u32, op: Op) -> Outcome {
+        let forgets_merged = self.has_bug(Bug::ForgetMergedWrite);
         let flags = &mut self.flags[frame as usize];
         let is_resident = flags.state() == State::Resident;
         let was_unused = flags.has(Flags::UNUSED);
         // With a log, the log has what the page has more than what is below.
-        if op.is_write && self.write == WriteMode::Back && self.log.is_none() {
-            let forgets = !is_resident && self.bug == Some(Bug::ForgetMergedWrite);
-            if !forgets {
-                flags.set(Flags::DIRTY);
-            }
+        let is_behind = op.is_write && self.write == WriteMode::Back && self.log.is_none();
+        if is_behind && (is_resident || !forgets_merged) {
+            flags.set(Flags::DIRTY);
         }
         if was_unused {
             flags.clear(Flags::UNUSED);
@@ -476,11 +475,11 @@ impl<P: Eviction> Cache<P> {
         if free_count == 0 && ruled == 0 {
             return Some(Wait::Frame);
         }
-        if self.draining.get(page).is_some() && self.bug != Some(Bug::ReadWhileDraining) {
+        if self.draining.get(page).is_some() && !self.has_bug(Bug::ReadWhileDraining) {
             return Some(Wait::Drain);
         }
         // A fill that began now could read old bytes from below and find the log's lines gone when it ends.
-        (self.compacting == Some(page) && self.bug != Some(Bug::FillWhileCompacting)).then_some(Wait::Compaction)
+        (self.compacting == Some(page) && !self.has_bug(Bug::FillWhileCompacting)).then_some(Wait::Compaction)
     }
 
     /// What the log makes of a request; nothing if the pages have to answer.
@@ -614,7 +613,7 @@ impl<P: Eviction> Cache<P> {
     fn leave(&mut self, frame: u32) -> Evicted {
         let page = self.pages[frame as usize];
         let flags = self.flags[frame as usize];
-        let is_dirty = flags.has(Flags::DIRTY) && self.bug != Some(Bug::LoseDirty);
+        let is_dirty = flags.has(Flags::DIRTY) && !self.has_bug(Bug::LoseDirty);
         if is_dirty {
             self.stats.evicted_dirty += 1;
             self.draining.insert(page, frame);
@@ -662,7 +661,7 @@ impl<P: Eviction> Cache<P> {
             prefetcher.filled(page, is_unused);
         }
         match &self.log {
-            Some(log) if self.bug != Some(Bug::SkipLogMerge) => log.lines(page),
+            Some(log) if !self.has_bug(Bug::SkipLogMerge) => log.lines(page),
             _ => 0,
         }
     }
@@ -799,5 +798,10 @@ impl<P: Eviction> Cache<P> {
     #[cfg(any(test, feature = "planted"))]
     pub fn plant(&mut self, bug: Bug) {
         self.bug = Some(bug);
+    }
+
+    #[inline]
+    fn has_bug(&self, bug: Bug) -> bool {
+        cfg!(any(test, feature = "planted")) && self.bug == Some(bug)
     }
 }

@@ -31,6 +31,16 @@ impl PacketFlits {
         self.room_bytes = room_bytes;
     }
 
+    /// Puts `bytes` of packets into the open flit, if it takes all of them; says whether it did.
+    #[inline]
+    pub(crate) fn take(&mut self, bytes: u64) -> bool {
+        let fits = bytes <= self.room_bytes;
+        if fits {
+            self.room_bytes -= bytes;
+        }
+        fits
+    }
+
     /// Appends `bytes` of packets to the open flit, and what it does not take to new ones, which are counted.
     pub(crate) fn join(&mut self, bytes: u64, flit_capacity: u64) -> u64 {
         let joined = bytes.min(self.room_bytes);

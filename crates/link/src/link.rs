@@ -420,7 +420,7 @@ impl Link {
         over
     }
 
-    #[inline]
+    #[inline(always)]
     fn post(&mut self, now: u64, direction: Direction, kind: Kind, burst: &Burst) -> Over {
         // A posted write never passes another (Section 2.4.1), not even by a gap that is too short for that one.
         let behind = self.wires[direction as usize].posted_at;
@@ -444,7 +444,7 @@ impl Link {
         over
     }
 
-    #[inline]
+    #[inline(always)]
     fn read_with_tags(&mut self, now: u64, kind: Kind, asked: &Burst, answer: &Burst) -> Over {
         let tags = usize::try_from(asked.count.packets).unwrap_or(usize::MAX);
         let from = self.tags_free_at(tags).max(now);
@@ -586,6 +586,9 @@ impl Link {
     fn fill_flits(&mut self, direction: Direction, from: u64, burst: &Burst) -> u64 {
         let (rules, wire) = (&self.rules, &mut self.wires[direction as usize]);
         if wire.packets.has_room() && (!self.timed || may_join(wire, from, rules)) {
+            if wire.packets.take(burst.count.wire_bytes) {
+                return wire.packet_flit_at.saturating_add(rules.flit_picos);
+            }
             return self.join_flit(direction, from, burst.count.wire_bytes);
         }
         wire.packets.begin(burst.room_bytes);

@@ -111,8 +111,8 @@ impl Timeline {
         if self.gaps.last().is_none_or(|gap| gap.end < end_min) {
             return None;
         }
-        let first = if self.gaps[0].end >= end_min { 0 } else { self.gaps.partition_point(|gap| gap.end < end_min) };
-        for (index, gap) in self.gaps.iter().enumerate().skip(first) {
+        // They are few.
+        for (index, gap) in self.gaps.iter().enumerate() {
             let start = gap.start.max(earliest);
             if start.saturating_add(picos) <= gap.end {
                 return Some((index, start));

@@ -11,7 +11,12 @@ use crate::write_log::{Compaction, WriteLog};
 impl<P: Eviction> Cache<P> {
     /// Evicts a page to keep frames free in the set that `page` belongs to; nothing if there are enough, counting
     /// those that will be once they are drained. To be called after a miss until it gives nothing.
+    #[inline]
     pub fn reclaim(&mut self, page: u64) -> Option<Evicted> {
+        if self.reserve_frames == 0 { None } else { self.reclaim_in_set(page) }
+    }
+
+    fn reclaim_in_set(&mut self, page: u64) -> Option<Evicted> {
         let set = self.set_of(page);
         let Set { free_count, ruled, draining, .. } = self.sets[set as usize];
         if free_count + draining >= self.reserve_frames || ruled == 0 {
@@ -65,7 +70,7 @@ impl<P: Eviction> Cache<P> {
         }
         self.pins.insert(frame, 1);
         self.sets[set as usize].pinned += 1;
-        if self.bug == Some(Bug::EvictPinned) {
+        if self.has_bug(Bug::EvictPinned) {
             return Ok(());
         }
         if self.flags[frame as usize].has(Flags::RULED) {
@@ -158,7 +163,7 @@ impl<P: Eviction> Cache<P> {
         let next = self.log.as_ref()?.next_compaction()?;
         let frame = self.find(next.page);
         let is_filling = frame.is_some_and(|frame| self.flags[frame as usize].state() == State::Filling);
-        if is_filling && self.bug != Some(Bug::FillWhileCompacting) {
+        if is_filling && !self.has_bug(Bug::FillWhileCompacting) {
             return None;
         }
         self.compacting = Some(next.page);

@@ -1,8 +1,7 @@
 //! What is going to happen, in order: a calendar queue (Brown, Communications of the ACM, 1988).
 //!
-//! Time is cut into days of equal length, and each day of a year has its list. What happens today is kept in order;
-//! another day's list is put in order when that day comes. What is more than a year away waits in a heap. So an event
-//! costs the same however many there are.
+//! Time is cut into days of equal length, and each day of a year has the list of its events, in order. What is more than
+//! a year away waits in a heap. So an event costs the same however many there are.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -28,48 +27,64 @@ pub(super) enum Event {
     CompactRead,
 }
 
-/// Logarithm of the nanoseconds of a day: about one event of a busy device.
+/// Logarithm of the nanoseconds of a day: a few events of a busy device.
 const DAY_SHIFT: u32 = 7;
-/// Days of a year: one bit each in the words of [`Days`], and one for each word in its summary.
+/// Days of a year: one bit each in the words of [`Agenda`], and one for each word in its summary.
 const DAYS: usize = 64 * 64;
+/// Nodes that are made at first.
+const NODES_MIN: u32 = 64;
 /// No node.
 const NONE: u32 = u32::MAX;
-/// A day that never comes: the last one that 64 bits of nanoseconds have is far before it.
+/// A time, or a day, that never comes.
 const NEVER: u64 = u64::MAX;
 
-/// An event, its time, and its serial number among all, in which order those of the same time happen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Entry {
+#[inline]
+fn day_of(at: u64) -> u64 {
+    at >> DAY_SHIFT
+}
+
+/// An event of this year.
+#[derive(Clone, Copy, Debug)]
+struct Node {
     at: u64,
-    serial: u64,
     event: Event,
+    /// The one after it on its day; of a vacant node, the next vacant one.
+    next: u32,
 }
 
-impl Entry {
-    #[inline]
-    fn day(&self) -> u64 {
-        self.at >> DAY_SHIFT
-    }
-
-    #[inline]
-    fn is_before(&self, other: &Entry) -> bool {
-        (u128::from(self.at) << 64 | u128::from(self.serial)) < (u128::from(other.at) << 64 | u128::from(other.serial))
-    }
+/// The events of a day.
+#[derive(Clone, Copy, Debug)]
+struct List {
+    first: u32,
+    /// Most events come behind all others of their day. Of an empty list, any.
+    last: u32,
 }
+
+const EMPTY: List = List { first: NONE, last: NONE };
+
+/// An event of a later year: its time, its serial number among these, in which order those of the same time happen, and
+/// what happens.
+type Far = Reverse<(u64, u64, Event)>;
 
 /// A queue of events by time, and among those of the same time by the order in which they were put in.
 ///
-/// While there is any event, there is one of today.
+/// While there is any event, there is one in today's list, and the first of all is the first there.
 #[derive(Debug)]
 pub(super) struct Agenda {
-    /// Today's events from `first` on, in order, and today.
-    near: Vec<Entry>,
-    first: usize,
+    /// When the first event is, or [`NEVER`].
+    next_at: u64,
+    /// With which the year begins. An event that is put in for a day before it, because the time is not there yet, is
+    /// in its list.
     today: u64,
-    /// Those of the year that begins tomorrow.
-    year: Year,
-    /// Those of later years, and the first day of these.
-    far: BinaryHeap<Reverse<Entry>>,
+    /// Of each day of the year, by its number modulo those of a year.
+    lists: Box<[List; DAYS]>,
+    /// The days that have events, and the words of these that are not zero.
+    words: [u64; 64],
+    summary: u64,
+    nodes: Vec<Node>,
+    vacant: u32,
+    /// Events of later years. Whatever else is on one of their days was put in after them.
+    far: BinaryHeap<Far>,
     far_day: u64,
     serial: u64,
 }
@@ -77,157 +92,150 @@ pub(super) struct Agenda {
 impl Agenda {
     pub(super) fn new() -> Agenda {
         Agenda {
-            near: Vec::new(),
-            first: 0,
+            next_at: NEVER,
             today: 0,
-            year: Year::new(),
+            lists: Box::new([EMPTY; DAYS]),
+            words: [0; 64],
+            summary: 0,
+            nodes: Vec::new(),
+            vacant: NONE,
             far: BinaryHeap::new(),
             far_day: NEVER,
             serial: 0,
         }
     }
 
+    /// Puts an event in.
     #[inline]
     pub(super) fn push(&mut self, at: u64, event: Event) {
-        self.serial += 1;
-        let entry = Entry { at, serial: self.serial, event };
-        let days = entry.day().saturating_sub(self.today);
-        if days == 0 {
-            self.put_near(entry);
-        } else if days < DAYS as u64 && !self.near.is_empty() {
-            self.year.put(entry);
-        } else {
-            self.push_apart(entry);
+        if self.vacant == NONE {
+            return self.push_growing(at, event);
         }
+        if self.next_at == NEVER {
+            self.today = day_of(at);
+        }
+        let day = day_of(at).max(self.today);
+        if day - self.today >= DAYS as u64 {
+            return self.push_far(at, event);
+        }
+        self.next_at = self.next_at.min(at);
+        self.put(day as usize % DAYS, at, event);
     }
 
-    /// An event of a later year, or the only one.
+    /// As [`Agenda::push`], where no node is vacant. Apart, so that the way of most events needs no call.
     #[cold]
-    fn push_apart(&mut self, entry: Entry) {
-        if self.near.is_empty() {
-            self.today = entry.day();
-            self.near.push(entry);
-        } else {
-            self.far.push(Reverse(entry));
-            self.far_day = self.far_day.min(entry.day());
-        }
+    fn push_growing(&mut self, at: u64, event: Event) {
+        self.grow(event);
+        self.push(at, event);
+    }
+
+    /// Makes as many vacant nodes as there are nodes; `event` stands in them.
+    #[cold]
+    fn grow(&mut self, event: Event) {
+        let count = self.nodes.len() as u32;
+        let more = count.max(NODES_MIN);
+        self.nodes.extend((count..count + more).map(|number| Node { at: NEVER, event, next: number + 1 }));
+        self.nodes[(count + more - 1) as usize].next = NONE;
+        self.vacant = count;
+    }
+
+    #[cold]
+    fn push_far(&mut self, at: u64, event: Event) {
+        self.serial += 1;
+        self.far.push(Reverse((at, self.serial, event)));
+        self.far_day = self.far_day.min(day_of(at));
     }
 
     /// When the next event is; `u64::MAX` without one.
     #[inline]
     pub(super) fn next_at(&self) -> u64 {
-        self.near.get(self.first).map_or(u64::MAX, |entry| entry.at)
+        self.next_at
     }
 
     /// Takes the next event.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<Event> {
-        let event = self.near.get(self.first)?.event;
-        self.first += 1;
-        if self.first == self.near.len() {
-            self.near.clear();
-            self.first = 0;
-            self.turn_page();
+        if self.next_at == NEVER {
+            return None;
+        }
+        let list = &mut self.lists[self.today as usize % DAYS];
+        let number = list.first;
+        let node = &mut self.nodes[number as usize];
+        let (event, next) = (node.event, node.next);
+        node.next = self.vacant;
+        self.vacant = number;
+        list.first = next;
+        match self.nodes.get(next as usize) {
+            Some(next) => self.next_at = next.at,
+            None => self.turn_page(),
         }
         Some(event)
     }
 
-    /// Most events come behind all others of their day.
+    /// Puts an event into the list of a day, behind those of the same time. There is a vacant node.
     #[inline]
-    fn put_near(&mut self, entry: Entry) {
-        let mut hole = self.near.len();
-        self.near.push(entry);
-        while hole > self.first && entry.is_before(&self.near[hole - 1]) {
-            self.near[hole] = self.near[hole - 1];
-            hole -= 1;
-        }
-        self.near[hole] = entry;
+    fn put(&mut self, day: usize, at: u64, event: Event) {
+        let number = self.vacant;
+        let List { first, last } = self.lists[day];
+        let next = if first == NONE {
+            self.words[day / 64] |= 1 << (day % 64);
+            self.summary |= 1 << (day / 64);
+            self.lists[day] = List { first: number, last: number };
+            NONE
+        } else if self.nodes[last as usize].at <= at {
+            self.nodes[last as usize].next = number;
+            self.lists[day].last = number;
+            NONE
+        } else {
+            self.put_before_last(day, at, number)
+        };
+        self.vacant = std::mem::replace(&mut self.nodes[number as usize], Node { at, event, next }).next;
     }
 
-    /// Goes on to the next day that has an event.
+    /// Links the node of an event that is before the last of its day with those before it; says which is behind it.
+    fn put_before_last(&mut self, day: usize, at: u64, new: u32) -> u32 {
+        let list = &mut self.lists[day];
+        let (mut before, mut number) = (NONE, list.first);
+        while self.nodes[number as usize].at <= at {
+            (before, number) = (number, self.nodes[number as usize].next);
+        }
+        match self.nodes.get_mut(before as usize) {
+            Some(node) => node.next = new,
+            None => list.first = new,
+        }
+        number
+    }
+
+    /// Today has no event any more: goes on to the next day that has one.
     #[inline]
     fn turn_page(&mut self) {
-        let next = self.year.next_day(self.today);
+        let day = self.today as usize % DAYS;
+        self.words[day / 64] &= !(1 << (day % 64));
+        if self.words[day / 64] == 0 {
+            self.summary &= !(1 << (day / 64));
+        }
+        let next = self.next_day();
         if self.far_day <= next {
-            return self.turn_page_to_far(next);
+            // Also where both are never.
+            return self.turn_page_to_far();
         }
         self.today = next;
-        self.year.take(next, &mut self.near);
-        self.sort_near();
+        self.next_at = self.first_at();
     }
 
-    /// The same where an event of that day was more than a year away when it was put in, or where there is none at all.
-    #[cold]
-    fn turn_page_to_far(&mut self, next: u64) {
-        if self.far_day == NEVER {
-            return;
-        }
-        self.today = self.far_day;
-        if next == self.today {
-            self.year.take(next, &mut self.near);
-        }
-        while self.far_day == self.today {
-            self.near.extend(self.far.pop().map(|Reverse(entry)| entry));
-            self.far_day = self.far.peek().map_or(NEVER, |Reverse(entry)| entry.day());
-        }
-        self.sort_near();
-    }
-
+    /// When today's first event is.
     #[inline]
-    fn sort_near(&mut self) {
-        match &mut self.near[..] {
-            [_] => {}
-            // Lists are in the order opposite to that of their coming.
-            [one, other] => {
-                if other.is_before(one) {
-                    std::mem::swap(one, other);
-                }
-            }
-            more => more.sort_unstable(),
-        }
-    }
-}
-
-/// The lists of the days of a year.
-#[derive(Debug)]
-struct Year {
-    /// The first node of each day.
-    lists: Box<[u32; DAYS]>,
-    /// The days that have events, and the words of these that are not zero.
-    words: [u64; 64],
-    summary: u64,
-    nodes: Vec<(Entry, u32)>,
-    vacant: u32,
-}
-
-impl Year {
-    fn new() -> Year {
-        Year { lists: Box::new([NONE; DAYS]), words: [0; 64], summary: 0, nodes: Vec::new(), vacant: NONE }
+    fn first_at(&self) -> u64 {
+        self.nodes[self.lists[self.today as usize % DAYS].first as usize].at
     }
 
+    /// The next day of the year after today that has an event, or [`NEVER`].
     #[inline]
-    fn put(&mut self, entry: Entry) {
-        let day = entry.day() as usize % DAYS;
-        let node = (entry, self.lists[day]);
-        let number = self.vacant;
-        if let Some(vacant) = self.nodes.get_mut(number as usize) {
-            self.vacant = std::mem::replace(vacant, node).1;
-            self.lists[day] = number;
-        } else {
-            self.lists[day] = self.nodes.len() as u32;
-            self.nodes.push(node);
-        }
-        self.words[day / 64] |= 1 << (day % 64);
-        self.summary |= 1 << (day / 64);
-    }
-
-    /// The next day after `today` that has an event, or [`NEVER`].
-    #[inline]
-    fn next_day(&self, today: u64) -> u64 {
-        let from = (today + 1) as usize % DAYS;
+    fn next_day(&self) -> u64 {
+        let from = (self.today + 1) as usize % DAYS;
         let rest = self.words[from / 64] >> (from % 64);
         if rest != 0 {
-            return today + 1 + u64::from(rest.trailing_zeros());
+            return self.today + 1 + u64::from(rest.trailing_zeros());
         }
         if self.summary == 0 {
             return NEVER;
@@ -237,24 +245,35 @@ impl Year {
         let ahead = self.summary.rotate_right(words as u32).trailing_zeros() as usize;
         let word = (words + ahead) % 64;
         let day = word * 64 + self.words[word].trailing_zeros() as usize;
-        today + 1 + ((day + DAYS - from) % DAYS) as u64
+        self.today + 1 + ((day + DAYS - from) % DAYS) as u64
     }
 
-    /// Moves the events of a day to `near`, in no order.
-    #[inline]
-    fn take(&mut self, day: u64, near: &mut Vec<Entry>) {
-        let day = day as usize % DAYS;
-        let mut number = std::mem::replace(&mut self.lists[day], NONE);
-        while let Some((entry, next)) = self.nodes.get_mut(number as usize) {
-            near.push(*entry);
-            let after = std::mem::replace(next, self.vacant);
+    /// The next event is one that was more than a year away when it was put in, or there is none at all.
+    #[cold]
+    fn turn_page_to_far(&mut self) {
+        self.next_at = NEVER;
+        if self.far_day == NEVER {
+            return;
+        }
+        self.today = self.far_day;
+        let day = self.today as usize % DAYS;
+        // What is on that day already came later.
+        let mut number = std::mem::replace(&mut self.lists[day], EMPTY).first;
+        while self.far_day == self.today {
+            let Some(Reverse((at, _, event))) = self.far.pop() else { break };
+            if self.vacant == NONE {
+                self.grow(event);
+            }
+            self.put(day, at, event);
+            self.far_day = self.far.peek().map_or(NEVER, |Reverse((at, ..))| day_of(*at));
+        }
+        while let Some(&Node { at, event, next }) = self.nodes.get(number as usize) {
+            self.nodes[number as usize].next = self.vacant;
             self.vacant = number;
-            number = after;
+            number = next;
+            self.put(day, at, event);
         }
-        self.words[day / 64] &= !(1 << (day % 64));
-        if self.words[day / 64] == 0 {
-            self.summary &= !(1 << (day / 64));
-        }
+        self.next_at = self.first_at();
     }
 }
 

@@ -86,7 +86,8 @@ pub(super) struct Below {
     /// Requests that wait in the flash; their numbers rise by one.
     waits: VecDeque<Option<Purpose>>,
     first_id: u64,
-    waiting: usize,
+    /// How many of these have not ended, and how many programs are in the queue.
+    awaited: usize,
     /// Programs that the flash had no room for.
     queue: VecDeque<Program>,
     /// Programs asked for, and those that the flash has.
@@ -108,7 +109,7 @@ impl Below {
         Below {
             waits: VecDeque::new(),
             first_id: 0,
-            waiting: 0,
+            awaited: 0,
             queue: VecDeque::new(),
             asked: 0,
             taken: 0,
@@ -128,7 +129,7 @@ impl Below {
         }
         assert_eq!(self.first_id + self.waits.len() as u64, id.0, "every request that waits is noted");
         self.waits.push_back(Some(purpose));
-        self.waiting += 1;
+        self.awaited += 1;
     }
 
     fn ended(&mut self, id: RequestId) -> Purpose {
@@ -138,7 +139,7 @@ impl Below {
             self.waits.pop_front();
             self.first_id += 1;
         }
-        self.waiting -= 1;
+        self.awaited -= 1;
         purpose
     }
 
@@ -183,13 +184,14 @@ impl Model {
     /// When the flash has something that is waited for; `u64::MAX` when not.
     #[inline]
     pub(super) fn next_below(&self) -> u64 {
-        if self.below.waiting == 0 && self.below.queue.is_empty() && !self.below.trim_waits {
+        if self.below.awaited == 0 && !self.below.trim_waits {
             return u64::MAX;
         }
         self.ftl.next_event().map_or(u64::MAX, |at| at.0)
     }
 
     /// The flash does what is due now.
+    #[inline(never)]
     pub(super) fn take_from_flash(&mut self) {
         let mut completed = std::mem::take(&mut self.below.completed);
         self.ftl.poll(self.now, &mut completed);
@@ -305,6 +307,7 @@ impl Model {
         }
         self.below.note(&program);
         self.below.queue.push_back(program);
+        self.below.awaited += 1;
     }
 
     fn hand_down_queue(&mut self) {
@@ -316,6 +319,7 @@ impl Model {
                 break;
             }
             self.below.queue.pop_front();
+            self.below.awaited -= 1;
         }
     }
 

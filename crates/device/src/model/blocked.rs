@@ -71,6 +71,7 @@ impl Model {
 
     /// Tries again what is blocked, in the order of its coming. Where all frames are one set, what is first holds the
     /// others back.
+    #[inline(never)]
     pub(super) fn retry_blocked(&mut self) {
         self.retry = false;
         let one_set = self.cache.as_ref().is_none_or(|cache| cache.shape().sets == 1);

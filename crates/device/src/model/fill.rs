@@ -118,8 +118,9 @@ impl Fills {
 }
 
 impl Model {
-    /// The cache gave a frame to a page. The reads of what was begun start with [`Model::start_reads`].
-    pub(super) fn begin_fill(&mut self, fill: Fill) {
+    /// The cache gave a frame to a page: the fill's number. The reads of what was begun start with
+    /// [`Model::start_reads`].
+    pub(super) fn begin_fill(&mut self, fill: Fill) -> u32 {
         let filling = Filling {
             page: fill.page,
             frame: fill.frame,
@@ -141,16 +142,20 @@ impl Model {
             self.fills.table[number].is_draining = !self.has_bug(Bug::FillBeforeDrain);
             self.drain(page, number);
         }
-        loop {
-            let evicted = self.cache.as_mut().and_then(|cache| cache.reclaim(fill.page));
-            let Some(evicted) = evicted else { break };
+        while let Some(evicted) = self.cache.as_mut().and_then(|cache| cache.reclaim(fill.page)) {
             self.left(evicted);
         }
+        number
     }
 
-    /// A request waits until the page of a frame is there.
-    pub(super) fn wait_for_fill(&mut self, page: Page, frame: u32) {
-        let number = self.fills.of_frame[frame as usize] - 1;
+    /// A request waits for the fill of a frame.
+    pub(super) fn wait_for_frame(&mut self, page: Page, frame: u32) {
+        self.wait_for_fill(page, self.fills.of_frame[frame as usize] - 1);
+    }
+
+    /// A request waits until a fill is done.
+    #[inline]
+    pub(super) fn wait_for_fill(&mut self, page: Page, number: u32) {
         if self.has_bug(Bug::MergedEndsEarly) && self.fills.table[number].first != NONE {
             let blocked_ns = self.now.0 - self.jobs[page.job].start;
             return self.end_in_dram(page, Causes { frame: blocked_ns, ..Causes::default() });
@@ -171,18 +176,17 @@ impl Model {
         if self.fills.begun.is_empty() {
             return;
         }
-        let mut begun = std::mem::take(&mut self.fills.begun);
-        let mut rest = &begun[..];
-        while let Some(&first) = rest.first() {
-            let count = self.start_read(first, rest);
-            rest = &rest[count..];
+        let mut at = 0;
+        while at < self.fills.begun.len() {
+            at += self.start_read(at);
         }
-        begun.clear();
-        self.fills.begun = begun;
+        self.fills.begun.clear();
     }
 
-    /// Starts the read of the first of several fills, with those after it that belong to it; says how many these are.
-    fn start_read(&mut self, first: u32, begun: &[u32]) -> usize {
+    /// Starts the read of a fill that was begun, with those after it that belong to it; says how many these are.
+    #[inline]
+    fn start_read(&mut self, at: usize) -> usize {
+        let first = self.fills.begun[at];
         let Filling { page, reads, .. } = self.fills.table[first];
         if !reads || self.below.is_waiting(page) {
             // The bytes come with the request, or are still in the controller's memory.
@@ -193,6 +197,15 @@ impl Model {
             self.fills.queue.push_back(first);
             return 1;
         }
+        let is_last = at + 1 == self.fills.begun.len();
+        let count = if is_last { 1 } else { self.join_run(at, page) };
+        self.read_run(first, page, count);
+        count as usize
+    }
+
+    /// How many fills from the one at `at` on are read together; links them.
+    fn join_run(&mut self, at: usize, page: u64) -> u32 {
+        let begun = &self.fills.begun[at..];
         let room = (self.fills.running_max - self.fills.running) as usize;
         let group = page >> self.fills.units_shift;
         let mut count = 1;
@@ -208,8 +221,7 @@ impl Model {
             self.fills.table[begun[count - 1]].next_of_run = begun[count];
             count += 1;
         }
-        self.read_run(first, page, count as u32);
-        count
+        count as u32
     }
 
     fn read_run(&mut self, first: u32, page: u64, count: u32) {
@@ -286,40 +298,44 @@ impl Model {
         if filling.is_reading || filling.is_draining {
             return;
         }
-        let filling = *filling;
+        let Filling { frame, page, is_lost, first, .. } = *filling;
         let Some(cache) = &mut self.cache else { unreachable!("fills are the cache's") };
-        if filling.is_lost {
-            cache.fill_failed(filling.frame);
+        if is_lost {
+            cache.fill_failed(frame);
         } else {
-            cache.fill_done(filling.frame);
+            cache.fill_done(frame);
         }
-        self.fills.of_frame[filling.frame as usize] = 0;
-        self.fills.table.remove(number);
-        self.freed(filling.page);
+        self.fills.of_frame[frame as usize] = 0;
+        self.freed(page);
         self.retry |= !self.blocked.is_empty();
-        let mut next = filling.first;
+        let mut next = first;
         while next != NONE {
-            let waiter = self.fills.waiters[next];
-            self.fills.waiters.remove(next);
-            next = waiter.next;
-            self.end_waiter(&filling, &waiter);
+            let waiter = next;
+            next = self.fills.waiters[waiter].next;
+            self.fills.waiters.remove(waiter);
+            self.end_waiter(number, waiter);
         }
+        self.fills.table.remove(number);
         self.compact();
     }
 
-    fn end_waiter(&mut self, filling: &Filling, waiter: &Waiter) {
-        let job = waiter.page.job;
-        let mut causes = causes_since(filling, waiter.since, self.now.0);
-        causes.frame += waiter.since - self.jobs[job].start;
+    /// A request that waited for a fill goes on. Its number among those that wait was given back, and is not used again
+    /// meanwhile.
+    #[inline]
+    fn end_waiter(&mut self, fill: u32, waiter: u32) {
+        let (filling, Waiter { page, since, .. }) = (&self.fills.table[fill], self.fills.waiters[waiter]);
+        let (job, is_lost) = (page.job, filling.is_lost);
+        let mut causes = causes_since(filling, since, self.now.0);
+        causes.frame += since - self.jobs[job].start;
         if self.has_bug(Bug::SenseTwice) {
             causes.sense *= 2;
         }
-        if filling.is_lost {
+        if is_lost {
             let outcome = &mut self.jobs[job].outcome;
             *outcome = (*outcome).max(Outcome::Uncorrectable);
             return self.part_done(job, self.now.0, &causes);
         }
-        self.end_in_dram(waiter.page, causes);
+        self.end_in_dram(page, causes);
     }
 }
 

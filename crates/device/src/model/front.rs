@@ -191,6 +191,7 @@ impl Model {
     }
 
     /// The command, or the message, is at the device.
+    #[inline(never)]
     pub(super) fn arrived(&mut self, job: u32) {
         let now = self.now.0;
         let Command { op, bytes, .. } = self.jobs[job].command;
@@ -270,6 +271,7 @@ impl Model {
     }
 
     /// All pages of a command are done.
+    #[inline(never)]
     pub(super) fn answer(&mut self, job: u32) {
         let now = self.now.0;
         let Job { command, outcome, .. } = self.jobs[job];
@@ -331,14 +333,16 @@ impl Model {
     }
 
     /// The answer is with the host.
+    #[inline(never)]
     pub(super) fn delivered(&mut self, job: u32) {
-        let Job { command, arrived, causes, outcome, met, .. } = self.jobs[job];
-        debug_assert_eq!(causes.total(), self.now.0 - arrived.0, "causes of {command:?}: {causes:?}");
-        if !matches!(command.op, Op::Load | Op::Store) {
+        if !matches!(self.jobs[job].command.op, Op::Load | Op::Store) {
             self.link.begin(self.now.0, &self.front.shapes.completion_doorbell);
         }
+        let Job { command, arrived, causes, outcome, met, .. } = &self.jobs[job];
+        debug_assert_eq!(causes.total(), self.now.0 - arrived.0, "causes of {command:?}: {causes:?}");
+        let (id, arrived, outcome, met, causes) = (command.id, *arrived, *outcome, *met, *causes);
+        self.completed.push(Completed { id, arrived, at: self.now, outcome, met, causes });
         self.jobs.remove(job);
-        self.completed.push(Completed { id: command.id, arrived, at: self.now, outcome, met, causes });
     }
 
     /// A part of a command ends, or will: of several the last counts.

@@ -318,6 +318,7 @@ impl Model {
         }
     }
 
+    // Each step is a function of its own, so that the loop is small.
     #[inline]
     fn happen(&mut self, event: Event) {
         match event {
@@ -369,7 +370,7 @@ impl Model {
     pub fn prefetch(&mut self, now: Nanos, page: u64) -> Result<bool, CacheRefused> {
         let what = self.cache_at(now, page)?.prefetch(page);
         if let Prefetched::Started(fill) = what {
-            self.begin_fill(fill);
+            let _ = self.begin_fill(fill);
             self.start_reads();
         }
         Ok(what != Prefetched::Refused)

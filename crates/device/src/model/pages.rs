@@ -52,7 +52,7 @@ impl Model {
         matches!(op, Op::Read | Op::Write) && cache.block_commands == BlockCommands::Around
     }
 
-    /// First page, last page, and the function from a page to what the command does there.
+    /// What a command does to a page.
     #[inline]
     fn page_at(&self, job: u32, page: u64) -> Page {
         let command = &self.jobs[job].command;
@@ -72,9 +72,10 @@ impl Model {
 
     fn go_through(&mut self, job: u32) {
         let (first, last) = self.pages_of(job).into_inner();
+        // All of them, so that the command does not end while its pages are begun.
+        self.jobs[job].left += (last - first + 1) as u32;
         let mut next = first;
         while next <= last {
-            self.jobs[job].left += 1;
             let page = self.page_at(job, next);
             if !self.ask_cache(page) {
                 self.block(Blocked::Page(page));
@@ -98,13 +99,12 @@ impl Model {
             }
             Asked::Merged { frame } => {
                 self.met(page.job, Met::Merged);
-                self.wait_for_fill(page, frame);
+                self.wait_for_frame(page, frame);
             }
             Asked::Miss(fill) => {
                 self.met(page.job, Met::Miss);
-                let frame = fill.frame;
-                self.begin_fill(fill);
-                self.wait_for_fill(page, frame);
+                let fill = self.begin_fill(fill);
+                self.wait_for_fill(page, fill);
             }
             Asked::Wait(_) => return false,
         }
@@ -135,7 +135,7 @@ impl Model {
             }
             let Some(cache) = &mut self.cache else { break };
             if let Prefetched::Started(fill) = cache.prefetch(page) {
-                self.begin_fill(fill);
+                let _ = self.begin_fill(fill);
             }
         }
         self.fills.wanted = wanted;
@@ -235,7 +235,7 @@ impl Model {
             }
             Presence::Filling { frame } => {
                 self.met(page.job, Met::Merged);
-                self.wait_for_fill(page, frame);
+                self.wait_for_frame(page, frame);
             }
             // Its bytes are still in the device's memory.
             Presence::Draining if !page.op.is_write => self.end_in_dram(page, Causes::default()),

@@ -7,42 +7,55 @@ pub(super) const NONE: u32 = u32::MAX;
 #[derive(Debug)]
 pub(super) struct Slab<T> {
     entries: Vec<T>,
+    /// Numbers that are not in use, up to `free`; as long as `entries`, so that giving one back needs no room.
     vacant: Vec<u32>,
+    free: usize,
     max: u32,
 }
 
-impl<T> Slab<T> {
+impl<T: Copy> Slab<T> {
     /// An empty table for at most `max` things.
     pub(super) fn new(max: u32) -> Slab<T> {
         assert!(max < NONE, "numbers have 32 bits, and one means none");
-        Slab { entries: Vec::new(), vacant: Vec::new(), max }
+        Slab { entries: Vec::new(), vacant: Vec::new(), free: 0, max }
     }
 
     #[inline]
     pub(super) fn is_full(&self) -> bool {
-        self.vacant.is_empty() && self.entries.len() as u64 >= u64::from(self.max)
+        self.free == 0 && self.entries.len() as u64 >= u64::from(self.max)
     }
 
     #[inline]
     pub(super) fn len(&self) -> usize {
-        self.entries.len() - self.vacant.len()
+        self.entries.len() - self.free
     }
 
     #[inline]
     pub(super) fn insert(&mut self, entry: T) -> u32 {
-        if let Some(number) = self.vacant.pop() {
-            self.entries[number as usize] = entry;
-            return number;
+        if self.free == 0 {
+            self.grow(entry);
         }
-        assert!((self.entries.len() as u64) < u64::from(self.max), "a bounded table of the model is full");
+        self.free -= 1;
+        let number = self.vacant[self.free];
+        self.entries[number as usize] = entry;
+        number
+    }
+
+    /// Makes room for one more thing, with `entry` in it for now.
+    #[cold]
+    fn grow(&mut self, entry: T) {
+        assert!(!self.is_full(), "a bounded table of the model is full");
+        self.vacant.push(NONE);
+        self.vacant[0] = self.entries.len() as u32;
         self.entries.push(entry);
-        (self.entries.len() - 1) as u32
+        self.free = 1;
     }
 
     /// Gives the number back; the entry stays readable until it is used again.
     #[inline]
     pub(super) fn remove(&mut self, number: u32) {
-        self.vacant.push(number);
+        self.vacant[self.free] = number;
+        self.free += 1;
     }
 }
 

@@ -4,37 +4,40 @@
 //! reservation is never moved. So the bus is never idle while a transfer that fits waits for it, no two
 //! transfers overlap, and the end of a transfer is known when it is asked for.
 
-use std::collections::VecDeque;
-
 /// The busy intervals of a channel from now on: sorted, disjoint, and not touching.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Calendar {
-    busy: VecDeque<(u64, u64)>,
+    /// Those from `first` on; the ones before are over. A list in one piece is searched and shifted faster than a ring.
+    intervals: Vec<(u64, u64)>,
+    first: usize,
     busy_ns: u64,
 }
 
+/// Intervals that are over and still kept, before all of them are dropped.
+const OVER_MAX: usize = 64;
+
 impl Calendar {
     /// Reserves `length_ns` at or after `ready`; returns the start. Nothing is asked for before `now` any more.
+    #[inline]
     pub(crate) fn reserve(&mut self, now: u64, ready: u64, length_ns: u64) -> u64 {
-        while self.busy.front().is_some_and(|&(_, end)| end <= now) {
-            self.busy.pop_front();
-        }
+        self.forget(now);
         self.busy_ns += length_ns;
-        let mut start = ready;
+        let busy = &self.intervals[self.first..];
         // Most transfers come after all others: those need no search.
-        if self.busy.back().is_none_or(|&(_, end)| end < ready) {
-            self.busy.push_back((start, start + length_ns));
-            return start;
+        if busy.last().is_none_or(|&(_, end)| end < ready) {
+            self.intervals.push((ready, ready + length_ns));
+            return ready;
         }
-        let mut index = self.busy.partition_point(|&(_, end)| end <= ready);
-        while let Some(&(from, end)) = self.busy.get(index) {
+        let mut index = busy.partition_point(|&(_, end)| end <= ready);
+        let mut start = ready;
+        for &(from, end) in &busy[index..] {
             if start + length_ns <= from {
                 break;
             }
             start = start.max(end);
             index += 1;
         }
-        self.insert(index, start, start + length_ns);
+        self.insert(self.first + index, start, start + length_ns);
         start
     }
 
@@ -43,18 +46,29 @@ impl Calendar {
         self.busy_ns
     }
 
+    #[inline]
+    fn forget(&mut self, now: u64) {
+        while self.intervals.get(self.first).is_some_and(|&(_, end)| end <= now) {
+            self.first += 1;
+        }
+        if self.first >= OVER_MAX {
+            self.intervals.drain(..self.first);
+            self.first = 0;
+        }
+    }
+
     /// Puts an interval before `index`, joined with its neighbours where they touch.
     fn insert(&mut self, index: usize, start: u64, end: u64) {
-        let joins_last = index > 0 && self.busy[index - 1].1 == start;
-        let joins_next = self.busy.get(index).is_some_and(|&(from, _)| from == end);
+        let joins_last = index > self.first && self.intervals[index - 1].1 == start;
+        let joins_next = self.intervals.get(index).is_some_and(|&(from, _)| from == end);
         match (joins_last, joins_next) {
             (true, true) => {
-                self.busy[index - 1].1 = self.busy[index].1;
-                self.busy.remove(index);
+                self.intervals[index - 1].1 = self.intervals[index].1;
+                self.intervals.remove(index);
             }
-            (true, false) => self.busy[index - 1].1 = end,
-            (false, true) => self.busy[index].0 = start,
-            (false, false) => self.busy.insert(index, (start, end)),
+            (true, false) => self.intervals[index - 1].1 = end,
+            (false, true) => self.intervals[index].0 = start,
+            (false, false) => self.intervals.insert(index, (start, end)),
         }
     }
 }

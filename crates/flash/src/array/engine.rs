@@ -26,7 +26,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use super::calendar::Calendar;
 use super::{ArrayTiming, Shape};
-use crate::Nanos;
+use crate::{BLOCK_BYTES, Nanos};
 
 /// For whom a job is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,6 +132,7 @@ struct Die {
 }
 
 impl Die {
+    #[inline]
     fn has_waiting(&self) -> bool {
         self.loaded.is_some() || !self.host.is_empty() || !self.collection.is_empty()
     }
@@ -174,6 +175,8 @@ pub struct Array {
     timing: ArrayTiming,
     dies: Vec<Die>,
     channels: Vec<Calendar>,
+    /// Time in which a unit crosses a channel: most reads are of one.
+    unit_transfer_ns: u64,
     moments: BinaryHeap<Moment>,
     order: u64,
     now: u64,
@@ -189,6 +192,7 @@ impl Array {
             timing: timing.clone(),
             dies: (0..shape.dies()).map(die).collect(),
             channels: (0..shape.channels).map(|_| Calendar::default()).collect(),
+            unit_transfer_ns: timing.transfer_ns(BLOCK_BYTES),
             moments: BinaryHeap::new(),
             order: 0,
             now: 0,
@@ -243,11 +247,16 @@ impl Array {
     }
 
     /// Places a read of `bytes` of one page. `now` must not be before what was advanced to.
+    #[inline(always)]
     pub fn read(&mut self, now: Nanos, die: u32, array_ns: u64, bytes: u32) -> ReadTime {
         assert!(now.0 >= self.now, "time does not run backwards");
         let number = die;
-        let transfer_ns = self.timing.transfer_ns(bytes);
-        self.let_next_job_go(now.0, number);
+        let is_unit = bytes == BLOCK_BYTES;
+        let transfer_ns = if is_unit { self.unit_transfer_ns } else { self.timing.transfer_ns(bytes) };
+        let die = &self.dies[number as usize];
+        if die.overtakes >= self.timing.reads_first_max && die.has_waiting() {
+            self.let_next_job_go(now.0, number);
+        }
         let die = &mut self.dies[number as usize];
         die.overtakes += u32::from(die.has_waiting());
         let interrupted = interrupt(die, &self.timing, now.0);
@@ -377,9 +386,6 @@ impl Array {
     fn let_next_job_go(&mut self, now: u64, die: u32) {
         let urgent = self.urgent;
         let state = &mut self.dies[die as usize];
-        if state.overtakes < self.timing.reads_first_max || !state.has_waiting() {
-            return;
-        }
         let at = state.free_at.max(now);
         let (waiting, loaded) = match state.loaded.take() {
             Some((waiting, loaded)) => (Some(waiting), Some(loaded)),
@@ -450,12 +456,14 @@ impl Array {
 }
 
 /// Rule 5: when a read that arrives now can start because the job that runs gives way, if it does.
+#[inline]
 fn interrupt(die: &mut Die, timing: &ArrayTiming, now: u64) -> Option<u64> {
-    let suspend = &timing.suspend;
     // Once something is placed behind the job, it keeps its time.
-    if die.started.len() != 1 || die.free_at != die.started[0].end {
-        return None;
-    }
+    if die.started.len() != 1 || die.free_at != die.started[0].end { None } else { interrupt_job(die, timing, now) }
+}
+
+fn interrupt_job(die: &mut Die, timing: &ArrayTiming, now: u64) -> Option<u64> {
+    let suspend = &timing.suspend;
     let job = &mut die.started[0];
     let may = match job.kind {
         JobKind::Program => suspend.program,

@@ -194,7 +194,7 @@ impl<M: PageMedia> PageFtl<M> {
         let place = self.place(slot * self.sizes.slot_units);
         let mut worst = ReadErrors::default();
         let mut lost = 0_u128;
-        if self.config.errors.has_read_errors() {
+        if self.has_read_errors {
             for index in 0..self.sizes.slot_units {
                 let drawn = self.draw_errors(&place, 1);
                 lost |= u128::from(drawn.uncorrectable) << index;

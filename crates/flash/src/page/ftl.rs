@@ -143,6 +143,8 @@ pub struct PageFtl<M: PageMedia = NoMedia> {
     pub(crate) split: Splits,
     /// Die and plane of each stripe.
     pub(crate) stripes: Vec<(u32, u32)>,
+    /// Whether a read of the array can go wrong.
+    pub(crate) has_read_errors: bool,
     /// Times by row of a block.
     pub(crate) row_read_ns: Vec<u64>,
     pub(crate) row_program_ns: Vec<u64>,
@@ -245,6 +247,7 @@ impl<M: PageMedia> PageFtl<M> {
                 page_units: Divisor::new(shape.units_per_page()),
             },
             stripes,
+            has_read_errors: config.errors.has_read_errors(),
             row_read_ns: by_row(&config.timing.read_ns),
             row_program_ns: by_row(&config.timing.program_ns),
             bug: None,
@@ -341,6 +344,7 @@ impl<M: PageMedia> PageFtl<M> {
         self.media
     }
 
+    #[inline]
     pub(crate) fn place(&self, unit: u32) -> Place {
         let (superblock, offset) = self.split.superblock_units.split(unit);
         let (row, stripe) = self.split.stripes.split(self.split.slot_units.quotient(offset));

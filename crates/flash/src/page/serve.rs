@@ -400,6 +400,7 @@ impl<M: PageMedia> PageFtl<M> {
         Done { status, ..slowest }
     }
 
+    #[inline(always)]
     fn read_page(&mut self, unit: u32, units: u32) -> Done {
         let place = self.place(unit);
         if !self.writing.is_empty() && !self.is_programmed(place.superblock, place.row, place.stripe) {
@@ -426,6 +427,7 @@ impl<M: PageMedia> PageFtl<M> {
         }
     }
 
+    #[inline]
     pub(crate) fn read_array(&mut self, place: &Place, units: u32, errors: &ReadErrors) -> (ReadTime, u64) {
         let array_ns = self.row_read_ns[place.row as usize] + errors.retry_ns;
         let die = self.stripes[place.stripe as usize].0;
@@ -433,11 +435,13 @@ impl<M: PageMedia> PageFtl<M> {
     }
 
     /// Draws how a read of neighbouring units goes; the unit that takes longest counts.
+    #[inline]
     pub(crate) fn draw_errors(&mut self, place: &Place, units: u32) -> ReadErrors {
+        if self.has_read_errors { self.draw_worst(place, units) } else { ReadErrors::default() }
+    }
+
+    fn draw_worst(&mut self, place: &Place, units: u32) -> ReadErrors {
         let mut worst = ReadErrors::default();
-        if !self.config.errors.has_read_errors() {
-            return worst;
-        }
         let superblock = &mut self.superblocks[place.superblock as usize];
         superblock.reads = superblock.reads.saturating_add(1);
         let wear = Wear {
