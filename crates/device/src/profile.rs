@@ -543,6 +543,17 @@ impl Profile {
         Ok(profile)
     }
 
+    /// As [`Profile::parse_with`], where no value may be without effect because another key that is set takes its place:
+    /// for who shows the values beside the results. Of one name that is set twice the last counts.
+    ///
+    /// # Errors
+    /// As [`Profile::parse_with`]; [`ProfileError::Override`] names a key whose place another one takes.
+    pub fn parse_with_all(name: &str, text: &str, overrides: &[(String, Value)]) -> Result<Profile, ProfileError> {
+        let profile = Profile::parse_with(name, text, overrides)?;
+        overrides::check_all(name, text, overrides)?;
+        Ok(profile)
+    }
+
     /// A built-in profile by its name.
     ///
     /// # Errors

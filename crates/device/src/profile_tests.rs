@@ -421,7 +421,7 @@ fn two_names_of_one_key_are_refused_and_the_last_of_one_name_counts() {
     let text = Profile::built_in_text("cylon").expect("built-in");
     let with = |sets: &[&str]| {
         let sets: Result<Vec<_>, _> = sets.iter().map(|set| parse_override(set)).collect();
-        Profile::parse_with("cylon", text, &sets?)
+        Profile::parse_with_all("cylon", text, &sets?)
     };
     for (first, second) in [
         ("cache.size.bytes=1073741824", "cache.size.permille=10"),

@@ -34,19 +34,26 @@ pub(super) fn apply(profile: &str, text: &str, overrides: &[(String, Value)]) ->
         let changed = Profile::deserialize(Value::Table(document.clone()));
         last = Some(changed.map_err(|error| refuse(key, error.message().to_owned()))?);
     }
-    // Of one key that is set twice the last counts. Two names of one key, or two keys that exclude each other, would
-    // leave a value without effect that somebody has asked for.
+    last.ok_or_else(|| refuse("nothing", "no key was given".to_owned()))
+}
+
+/// Each value stands once all are set: two names of one key, or two keys that exclude each other, leave one without effect.
+pub(super) fn check_all(profile: &str, text: &str, overrides: &[(String, Value)]) -> Result<(), ProfileError> {
+    let refuse =
+        |key: &str, reason: String| ProfileError::Override { key: format!("{key} of profile {profile}"), reason };
+    let mut document: Table = text.parse().map_err(|error: toml::de::Error| refuse("the text", error.to_string()))?;
+    for (key, value) in overrides {
+        set(&mut document, key, value).map_err(|reason| refuse(key, reason))?;
+    }
     for (number, (key, value)) in overrides.iter().enumerate() {
-        if overrides[number + 1..].iter().any(|(later, _)| later == key) {
-            continue;
-        }
+        let is_set_later = overrides[number + 1..].iter().any(|(later, _)| later == key);
         let mut again = document.clone();
         set(&mut again, key, value).map_err(|reason| refuse(key, reason))?;
-        if again != document {
+        if again != document && !is_set_later {
             return Err(refuse(key, "another key that is set takes its place; leave one of them out".to_owned()));
         }
     }
-    last.ok_or_else(|| refuse("nothing", "no key was given".to_owned()))
+    Ok(())
 }
 
 fn set(document: &mut Table, path: &str, value: &Value) -> Result<(), String> {

@@ -138,7 +138,7 @@ impl Inputs {
     fn profile(&self, set: &[(String, Value)]) -> Result<Profile, ProfileError> {
         let of_profile = set.iter().filter(|(key, _)| !key.starts_with(WORKLOAD));
         let set: Vec<(String, toml::Value)> = of_profile.map(|(key, value)| (key.clone(), value.to_toml())).collect();
-        Profile::parse_with(&self.profile_name, &self.profile_text, &set)
+        Profile::parse_with_all(&self.profile_name, &self.profile_text, &set)
     }
 
     /// Runs a point, and gives its columns.
