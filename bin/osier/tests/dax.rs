@@ -216,6 +216,11 @@ fn a_path_is_zero_at_first_and_no_heap_is_put_there() {
     device.expect(&["--heap", "96MiB"], &[&python, "-c", "b=bytearray(b'z')*(24<<20)"]);
     let (out, _) = device.expect(&["--dax", "/p"], &[&python, "-c", &mapped("/p", "print(m[:]==b'y'*len(m))")]);
     assert_eq!(out, "True\n");
+    // Without a size the heap is what is left behind the path.
+    let (_, stats) = device.expect(&[], &[&python, "-c", "b=bytearray(b'w')*(24<<20)"]);
+    assert_eq!(number(&stats, "heap_bytes"), 96 << 20, "{stats}");
+    let (out, _) = device.expect(&["--dax", "/p"], &[&python, "-c", &mapped("/p", "print(m[:]==b'y'*len(m))")]);
+    assert_eq!(out, "True\n", "no heap was put there");
     let (status, _, err) = finish(device.run(&["--heap", "160MiB"], &["/bin/true"]));
     assert!(status.code() == Some(126) && err.contains("does not fit beside the others"), "{status}: {err}");
 }

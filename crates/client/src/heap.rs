@@ -191,12 +191,19 @@ impl Settings {
         [SOCKET, HEAP, THRESHOLD, SMALL, MODE, STATS, FORMAT, CHILDREN, STAND_IN, DAX, SURVIVES]
     }
 
-    /// Bytes that the program wants of a window.
-    #[must_use]
-    pub fn heap_of(&self, window_bytes: u64) -> u64 {
-        let share = if self.children { CHILDREN_SHARE } else { 1 };
-        let wanted = self.heap_bytes.unwrap_or(window_bytes / share);
-        (wanted / HEAP_UNIT_BYTES * HEAP_UNIT_BYTES).max(HEAP_MIN_BYTES)
+    /// Takes the program's part of a window: what was asked for, or all that is left, or where the programs that it
+    /// starts have some too a share.
+    ///
+    /// # Errors
+    /// As [`Lease::take`].
+    pub fn take_heap(&self, window_bytes: u64) -> Result<Lease, LeaseError> {
+        let wanted = match self.heap_bytes {
+            None if !self.children => return Lease::take_largest(&self.socket, window_bytes, HEAP_MIN_BYTES),
+            None => window_bytes / CHILDREN_SHARE,
+            Some(bytes) => bytes,
+        };
+        let wanted = (wanted / HEAP_UNIT_BYTES * HEAP_UNIT_BYTES).max(HEAP_MIN_BYTES);
+        Lease::take(&self.socket, window_bytes, wanted)
     }
 }
 
@@ -310,6 +317,38 @@ impl Lease {
         Err(LeaseError::NoRoom { wanted, window: window_bytes })
     }
 
+    /// Takes the largest part that nobody has, in whole units.
+    ///
+    /// # Errors
+    /// It has fewer bytes than `least`, or what the system refused.
+    pub fn take_largest(socket: &Path, window_bytes: u64, least: u64) -> Result<Lease, LeaseError> {
+        let path = file_of(socket);
+        let fail = |what| {
+            let path = path.clone();
+            move |source| LeaseError::File { what, path, source }
+        };
+        let file = File::open(&path).map_err(fail("open"))?;
+        for _ in 0..TRIES_MAX {
+            let mut free = unlocked(&file, 0..window_bytes).map_err(fail("look for locks of"))?;
+            for taken in extent::read(&file).map_err(fail("read"))? {
+                free = free.into_iter().flat_map(|part| without(part, taken.first..taken.end())).collect();
+            }
+            let units = |part: Range<u64>| {
+                part.start.next_multiple_of(HEAP_UNIT_BYTES)..part.end / HEAP_UNIT_BYTES * HEAP_UNIT_BYTES
+            };
+            let parts = free.into_iter().map(units).filter(|part| part.end >= part.start.saturating_add(least));
+            // Of parts that are alike the first.
+            let largest = parts.min_by_key(|part| (std::cmp::Reverse(part.end - part.start), part.start));
+            let Some(part) = largest else { break };
+            match Lease::take(socket, part.end, part.end - part.start) {
+                // Somebody was faster.
+                Err(LeaseError::NoRoom { .. }) => {}
+                taken => return taken,
+            }
+        }
+        Err(LeaseError::NoRoom { wanted: least, window: window_bytes })
+    }
+
     /// The bytes of the window.
     #[must_use]
     pub fn range(&self) -> Range<u64> {
@@ -370,6 +409,32 @@ fn unlock(file: &File, start: u64, bytes: u64) -> io::Result<()> {
     Ok(())
 }
 
+/// What is left of a part on both sides of another.
+fn without(part: Range<u64>, taken: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    let before = part.start..part.end.min(taken.start);
+    let after = part.start.max(taken.end)..part.end;
+    [before, after].into_iter().filter(|rest| !rest.is_empty())
+}
+
+/// The parts of some bytes that nobody has locked. The system names one lock of those that there are.
+fn unlocked(file: &File, bytes: Range<u64>) -> io::Result<Vec<Range<u64>>> {
+    let (mut free, mut left) = (Vec::new(), vec![bytes]);
+    while let Some(part) = left.pop() {
+        let mut found = lock_of(libc::F_WRLCK, part.start, part.end - part.start);
+        // SAFETY: an open file and a live value.
+        if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut found) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        if libc::c_int::from(found.l_type) == libc::F_UNLCK {
+            free.push(part);
+        } else {
+            let start = (found.l_start as u64).saturating_sub(LOCKS_AT);
+            left.extend(without(part, start..start + found.l_len as u64));
+        }
+    }
+    Ok(free)
+}
+
 /// Locks bytes, or says behind which others to look further.
 fn lock(file: &File, start: u64, bytes: u64) -> io::Result<Option<u64>> {
     let range = |kind| lock_of(kind, start, bytes);
@@ -412,6 +477,8 @@ fn map_word(path: &Path) -> io::Result<&'static AtomicU64> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
 
+    use std::io::Write as _;
+
     use super::*;
 
     const UNIT: u64 = HEAP_UNIT_BYTES;
@@ -430,6 +497,35 @@ mod tests {
         assert_eq!(take(1).unwrap().range(), 2 * UNIT..3 * UNIT);
         drop((a, c));
         assert_eq!(take(8).unwrap().range(), 0..8 * UNIT);
+    }
+
+    #[test]
+    fn the_largest_part_is_what_nobody_has() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("s");
+        let table = file_of(&socket);
+        create_file(&table, false).unwrap();
+        let take = |units: u64| Lease::take(&socket, 16 * UNIT, units * UNIT).unwrap();
+        let largest = || Lease::take_largest(&socket, 16 * UNIT, 2 * UNIT).map(|lease| lease.range());
+        assert_eq!(largest().unwrap(), 0..16 * UNIT);
+        let (a, b, c) = (take(3), take(4), take(1));
+        assert_eq!(largest().unwrap(), 8 * UNIT..16 * UNIT);
+        // Half a unit of a path takes the whole out of what heaps can have.
+        let extent = Extent { path: "/p".into(), first: 11 * UNIT + UNIT / 4, bytes: UNIT / 2 };
+        File::options().append(true).open(&table).unwrap().write_all(&extent.to_line()).unwrap();
+        drop(b);
+        assert_eq!(largest().unwrap(), 3 * UNIT..7 * UNIT, "of two that are alike the first");
+        drop(a);
+        let held = Lease::take_largest(&socket, 16 * UNIT, 2 * UNIT).unwrap();
+        assert_eq!(held.range(), 0..7 * UNIT);
+        assert_eq!(largest().unwrap(), 12 * UNIT..16 * UNIT);
+        let more = Lease::take_largest(&socket, 16 * UNIT, 2 * UNIT).unwrap();
+        assert_eq!(largest().unwrap(), 8 * UNIT..11 * UNIT);
+        let last = take(2);
+        let refused = largest().unwrap_err();
+        assert!(matches!(refused, LeaseError::NoRoom { wanted, .. } if wanted == 2 * UNIT), "{refused}");
+        drop((c, held, more, last));
+        assert_eq!(largest().unwrap(), 0..11 * UNIT);
     }
 
     #[test]

@@ -132,7 +132,7 @@ fn start_heap(settings: Settings) -> Result<(), CannotStart> {
     let window = Window::open(&settings.socket, &options(&settings, None))?;
     own::await_threads(window.threads());
     let bytes = window.len() as u64;
-    let lease = Lease::take(&settings.socket, bytes, settings.heap_of(bytes)).map_err(|error| CannotStart {
+    let lease = settings.take_heap(bytes).map_err(|error| CannotStart {
         text: error.to_string(),
         is_no_room: matches!(error, osier_client::heap::LeaseError::NoRoom { .. }),
     })?;

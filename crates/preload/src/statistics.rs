@@ -90,6 +90,11 @@ fn heap_text(run: &Run) -> String {
     if guest::is_one() {
         return format!("{}: process {}: a guest with {kib} KiB in the window of {device}\n", who(), run.pid);
     }
+    let all = run.window.len() as u64 / 1024;
+    let left = match run.settings.heap_bytes {
+        None if !run.settings.children && kib < all => format!(" (what was left of {all} KiB)"),
+        _ => String::new(),
+    };
     format!(
         "{}: process {}: at most {} KiB of a heap of {kib} KiB in the window of {device}; {} requests refused\n",
         who(),

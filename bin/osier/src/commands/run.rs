@@ -34,7 +34,7 @@ pub struct RunArgs {
     /// makes them; they are zero then. With this and without `--heap` the program's heap is ordinary memory.
     #[arg(long, value_name = "PATH[=SIZE]", value_parser = parse_dax)]
     dax: Vec<DaxArg>,
-    /// Bytes of the window for the program's heap, a multiple of 32 MiB, 64 MiB at least [default: all]
+    /// Bytes of the window for the program's heap, a multiple of 32 MiB, 64 MiB at least [default: the largest part that is free]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     heap: Option<u64>,
     /// Anonymous mappings of so many bytes and more lie in the window
