@@ -27,6 +27,7 @@ mod own;
 mod ranges;
 mod space;
 mod statistics;
+mod streams;
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
