@@ -41,6 +41,7 @@ pub use error::WindowError;
 pub use histogram::{Histogram, Timing};
 pub use osier_device::window::Report;
 pub use osier_device::window::message::Refusal;
+pub use shared::SHARDS_MAX;
 pub use snapshot::Frozen;
 pub use stores::StoreTracking;
 pub use window::{FaultMode, Window, WindowOptions, WindowStats};

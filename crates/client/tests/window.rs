@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 
 use common::Device;
 use osier_client::{
-    Control, FaultMode, Refusal, StoreTracking, Window, WindowError, WindowOptions, WindowStats, control_of,
+    Control, FaultMode, Refusal, Report, SHARDS_MAX, StoreTracking, Window, WindowError, WindowOptions, WindowStats,
+    control_of,
 };
 use osier_device::window::Command as WindowCommand;
 use osier_device::window::message::{RING_ENTRIES, ToDevice, WELCOME_BYTES};
@@ -356,6 +357,82 @@ fn a_part_of_a_window_lies_where_it_is_wanted() {
     }
 }
 
+/// Threads that fault on both sides of the borders between parts, pages mapped ahead over them, and what else is done to
+/// a window, in parts and whole.
+#[test]
+fn a_window_in_parts_is_one_window() {
+    const PAGES: usize = 509;
+    // A prime: the last part is shorter.
+    let sleeping = FaultMode::Sleeping;
+    for (mode, shards) in [(FaultMode::InThread, 3), (FaultMode::Spinning, 2), (sleeping, 3), (sleeping, 16)] {
+        let device = Device::start_ahead(512, 64);
+        let bytes = Some((PAGES * PAGE) as u64);
+        let options = WindowOptions { mode, shards, bytes, ..WindowOptions::default() };
+        let window = Window::open(&device.socket(), &options).unwrap();
+        std::thread::scope(|scope| {
+            for user in 0..3 {
+                let window = &window;
+                scope.spawn(move || count(window, user));
+            }
+            // All pages in a row, again and again.
+            scope.spawn(|| (0..8 * PAGES).for_each(|page| assert_eq!(load(&window, page % PAGES * 512 + 9), 0)));
+        });
+        let handlers = if mode == FaultMode::InThread { 0 } else { shards };
+        assert_eq!(window.threads(), 2 + handlers, "{mode:?}, {shards} parts");
+        assert!(window.stats().left_dirty > 1000, "{mode:?}, {shards} parts: {:?}", window.stats());
+        if mode != FaultMode::InThread {
+            freezes_whole(&window, PAGES);
+        }
+        // SAFETY: the child does nothing but to touch the window.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            load(&window, (PAGES - 1) * 512);
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(0) };
+        }
+        let mut status = 0;
+        // SAFETY: the child is this process's own, and the value lives.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(libc::WTERMSIG(status), libc::SIGSEGV, "{mode:?}, {shards} parts");
+        assert_eq!(window.evict(0..PAGES as u64).unwrap().refused, 0);
+        drop(window);
+        let whole = open(&device, FaultMode::InThread);
+        (0..PAGES * 3).for_each(|at| assert_eq!(load(&whole, at / 3 * 512 + at % 3), 20, "{mode:?}, {shards} parts"));
+    }
+    let device = Device::start(64, 16, None);
+    let options = WindowOptions { shards: SHARDS_MAX + 1, ..WindowOptions::default() };
+    let refused = Window::open(&device.socket(), &options).unwrap_err().to_string();
+    assert!(refused.contains("at most 16 parts") && refused.contains("not 17"), "{refused}");
+}
+
+/// A thread that stores to every part all the time stores nothing while the window is frozen.
+fn freezes_whole(window: &Window, pages: usize) {
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Each round stores to all pages: at any instant they have this round's number or that of before.
+            let mut round = 1;
+            while !is_over.load(Ordering::Relaxed) {
+                (0..pages).for_each(|page| store(window, page * 512 + 100, round));
+                round += 1;
+            }
+        });
+        for _ in 0..5 {
+            let frozen = window.freeze().unwrap();
+            let mut words = vec![0; pages];
+            let word = |bytes: &[u8; PAGE]| u64::from_le_bytes(bytes[800..808].try_into().unwrap());
+            frozen.copy(0..pages as u64, |page, bytes| words[page as usize] = word(bytes)).unwrap();
+            let first = words[0];
+            let turn = words.iter().position(|word| *word != first).unwrap_or(pages);
+            let is_one_instant = words[turn..].iter().all(|word| *word + 1 == first);
+            assert!(is_one_instant, "page {turn} and on: {:?}", &words[turn..]);
+            drop(frozen);
+            std::thread::sleep(Duration::from_millis(3));
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+}
+
 /// Counts to 20 in a word of each page.
 fn count(window: &Window, user: usize) {
     let mut state = user as u64;
@@ -400,7 +477,8 @@ fn the_child() {
         let first: u64 = words[1].parse().unwrap();
         return (first..first + 5).for_each(|seed| scribble(socket.as_ref(), seed));
     }
-    let window = Window::open(socket.as_ref(), &WindowOptions { mode, ..WindowOptions::default() });
+    let shards = words.get(3).map_or(1, |word| word.parse().unwrap());
+    let window = Window::open(socket.as_ref(), &WindowOptions { mode, shards, ..WindowOptions::default() });
     let window = window.unwrap_or_else(|error| {
         eprintln!("{error}");
         std::process::exit(9);
@@ -488,8 +566,8 @@ fn a_window_of_64_gib_on_a_file_reads_back_right_in_bounded_memory() {
 }
 
 /// A process that loads and stores for ever, once it has begun.
-fn churning(mode: FaultMode, device: &Device) -> std::process::Child {
-    let mut program = child(&format!("churn 0 {mode:?}"), device);
+fn churning(mode: FaultMode, shards: usize, device: &Device) -> std::process::Child {
+    let mut program = child(&format!("churn 0 {mode:?} {shards}"), device);
     let mut byte = [0];
     std::io::Read::read_exact(program.stderr.as_mut().unwrap(), &mut byte).unwrap();
     program
@@ -508,9 +586,9 @@ fn await_end(child: &mut std::process::Child) -> std::process::ExitStatus {
 
 #[test]
 fn a_program_whose_device_dies_gets_sigbus_and_a_message() {
-    for mode in MODES {
+    for (mode, shards) in MODES.into_iter().flat_map(|mode| [1, 3].map(|shards| (mode, shards))) {
         let mut device = Device::start(512, 64, None);
-        let mut program = churning(mode, &device);
+        let mut program = churning(mode, shards, &device);
         await_figures(&device, |stats| stats.left_dirty > 100);
         assert!(program.try_wait().unwrap().is_none(), "{mode:?}: it runs");
         device.kill();
