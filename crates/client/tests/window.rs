@@ -4,7 +4,8 @@
 
 mod common;
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
@@ -19,7 +20,7 @@ use osier_client::{
     control_of,
 };
 use osier_device::window::Command as WindowCommand;
-use osier_device::window::message::{RING_ENTRIES, ToDevice, WELCOME_BYTES};
+use osier_device::window::message::{RING_ENTRIES, ToDevice, ToMapper, WELCOME_BYTES};
 use osier_pmr::{Doorbell, Region, Ring, SharedLines, pass, ring_bytes};
 
 const PAGE: usize = 4096;
@@ -487,6 +488,18 @@ fn the_child() {
         "count" => count(&window, words[1].parse().unwrap()),
         "opens" => {}
         "holds" => hold_and_stop(&window),
+        "pins" => {
+            let pinned = window.pin(0..12).unwrap();
+            eprintln!("{} pages are pinned", pinned.done);
+            std::thread::park();
+        }
+        "policies" => {
+            eprintln!("it begins");
+            loop {
+                window.set_policy("sieve").unwrap();
+                window.set_policy("s3-fifo").unwrap();
+            }
+        }
         "alarms" => touch_in_alarms(&window),
         "load" => _ = load(&window, words[1].parse::<usize>().unwrap() * 512),
         // Until it is killed, or the device is.
@@ -604,7 +617,7 @@ fn a_program_whose_device_dies_gets_sigbus_and_a_message() {
 fn a_program_that_is_killed_in_a_fault_leaves_the_device_whole() {
     let device = Device::start(512, 64, None);
     for round in 0..10 {
-        let mut program = churning(FaultMode::InThread, &device);
+        let mut program = churning(FaultMode::InThread, 1, &device);
         std::thread::sleep(Duration::from_millis(20 + round * 7));
         program.kill().unwrap();
         program.wait().unwrap();
@@ -709,6 +722,97 @@ fn what_a_program_had_pinned_is_free_when_it_has_ended() {
         assert!(began.elapsed() < PATIENCE, "{error}");
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+#[test]
+fn what_a_killed_program_had_pinned_is_free_and_what_others_pinned_is_not() {
+    let device = Device::start(512, 64, None);
+    let mut control = Control::open(&device.socket()).unwrap();
+    let other = open(&device, FaultMode::InThread);
+    // 16 pages may be pinned: 4 for whoever uses the control socket, 12 for the program.
+    assert_eq!(control.pin(100..104).unwrap().done, 4);
+    for mode in ["InThread", "Sleeping"] {
+        let mut program = child(&format!("pins 0 {mode}"), &device);
+        let mut line = String::new();
+        BufReader::new(program.stderr.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "12 pages are pinned\n", "{mode}");
+        assert!(matches!(other.pin(20..21), Err(WindowError::Command { refusal: Refusal::PinLimit { .. }, .. })));
+        program.kill().unwrap();
+        program.wait().unwrap();
+        let began = Instant::now();
+        while let Err(error) = other.pin(20..32) {
+            assert!(began.elapsed() < PATIENCE, "{mode}: {error}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // The pages that were pinned leave; those of the control socket stay.
+        assert_eq!(other.evict(0..12).unwrap().refused, 0, "{mode}");
+        assert_eq!(other.evict(100..104).unwrap().refused, 4, "{mode}");
+        assert!(control.stats().unwrap().contains("\"pinned_by_control\":4"), "{mode}");
+        assert_eq!(other.unpin(20..32).unwrap().done, 12, "{mode}");
+    }
+}
+
+/// A program that gives a command and detaches without waiting for its end; what it was answered.
+fn command_and_detach(device: &Device, tag: u32, command: WindowCommand) -> ToMapper {
+    let socket = UnixStream::connect(device.socket()).unwrap();
+    let mut welcome = [0; WELCOME_BYTES];
+    let (_, fds) = pass::receive(&socket, &mut welcome).unwrap();
+    let [_memory, segment, bell, _device] = <[_; 4]>::try_from(fds).unwrap();
+    let segment = Region::from_fd(segment).unwrap();
+    let bell = Doorbell::new(&Region::from_fd(bell).unwrap().find("bell").unwrap(), 0);
+    let ring = |name| {
+        let object = segment.find(name).unwrap();
+        Ring::open(SharedLines::new(&object, 0, (ring_bytes(RING_ENTRIES) / 64) as usize)).unwrap()
+    };
+    let (mut to_device, mut from_device) = (ring("to-device").producer(), ring("to-mapper").consumer());
+    for message in [ToDevice::Command(tag, command), ToDevice::Detach] {
+        to_device.push(message.encode().unwrap()).unwrap();
+    }
+    bell.ring();
+    let began = Instant::now();
+    loop {
+        if let Some(words) = from_device.pop() {
+            return ToMapper::decode(&words).unwrap();
+        }
+        assert!(began.elapsed() < PATIENCE, "the answer is lost");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_policy_is_changed_and_answered_though_who_asked_goes_at_once() {
+    let device = Device::start(512, 64, None);
+    let window = open(&device, FaultMode::InThread);
+    let expected = Report { done: 1, ..Report::default() };
+    for tag in 0..40 {
+        let name = ["sieve", "s3-fifo", "lru"][tag as usize % 3].to_owned();
+        let command = WindowCommand::Policy { name: name.clone(), parameters: Default::default() };
+        let answer = command_and_detach(&device, tag, command);
+        assert_eq!(answer, ToMapper::Done { tag, result: Ok(expected) }, "{name}");
+        // In order, by the library.
+        assert_eq!(open(&device, FaultMode::InThread).set_policy("sieve").unwrap(), expected);
+        // Over the control socket, by one who says no more, and by one who does not listen.
+        for shut in [Shutdown::Write, Shutdown::Both] {
+            let mut socket = UnixStream::connect(control_of(&device.socket())).unwrap();
+            socket.write_all(format!("policy {name}\n").as_bytes()).unwrap();
+            socket.shutdown(shut).unwrap();
+            let mut answer = String::new();
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            socket.read_to_string(&mut answer).unwrap();
+            assert_eq!(answer, if shut == Shutdown::Write { "ok 1 0 0\n" } else { "" }, "{name}");
+        }
+        (0..512).for_each(|page| store(&window, page * 512, page as u64));
+    }
+    // Killed somewhere in the middle of it, and others have their answers.
+    for _ in 0..5 {
+        let mut program = child("policies", &device);
+        BufReader::new(program.stderr.take().unwrap()).read_line(&mut String::new()).unwrap();
+        assert_eq!(window.set_policy("lru").unwrap(), expected);
+        program.kill().unwrap();
+        program.wait().unwrap();
+        (0..512).for_each(|page| assert_eq!(load(&window, page * 512), page as u64));
+    }
+    assert_eq!(Control::open(&device.socket()).unwrap().set_policy("clock").unwrap(), expected);
 }
 
 #[test]
