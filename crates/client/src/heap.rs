@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use crate::extent::{self, Extent};
+use crate::placement::{CallSites, Rule};
 use crate::uffd::PAGE;
 use crate::window::FaultMode;
 
@@ -45,6 +46,9 @@ const CHILDREN: &str = "OSIER_RUN_CHILDREN";
 const STAND_IN: &str = "OSIER_RUN_STAND_IN";
 const DAX: &str = "OSIER_RUN_DAX";
 const SURVIVES: &str = "OSIER_RUN_SURVIVES";
+const RULES: &str = "OSIER_RUN_RULES";
+const CALL_SITES: &str = "OSIER_RUN_CALL_SITES";
+const CALL_DEPTH: &str = "OSIER_RUN_CALL_DEPTH";
 
 /// What `osier run` says to the preloaded library.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +75,8 @@ pub struct Settings {
     pub dax: Vec<Dax>,
     /// Whether what is in the device's cache survives a loss of power.
     pub survives_power_loss: bool,
+    /// Where allocations go by their call sites, and which of these are shown.
+    pub call_sites: CallSites,
 }
 
 /// A path that stands for an extent.
@@ -150,6 +156,15 @@ impl Settings {
             all.push((DAX, OsString::from_vec(lines)));
             all.push((SURVIVES, if self.survives_power_loss { "1" } else { "0" }.into()));
         }
+        let CallSites { rules, shown, depth } = &self.call_sites;
+        if !rules.is_empty() {
+            let lines: Vec<String> = rules.iter().map(Rule::to_string).collect();
+            all.push((RULES, lines.join("\n").into()));
+        }
+        if *shown > 0 {
+            all.push((CALL_SITES, shown.to_string().into()));
+            all.push((CALL_DEPTH, depth.to_string().into()));
+        }
         all
     }
 
@@ -157,7 +172,8 @@ impl Settings {
     #[must_use]
     pub fn from_env() -> Option<Settings> {
         let text = |name: &str| std::env::var_os(name);
-        let number = |name: &str| text(name).as_deref().and_then(OsStr::to_str).and_then(|text| text.parse().ok());
+        let number =
+            |name: &str| text(name).as_deref().and_then(OsStr::to_str).and_then(|text| text.parse::<u64>().ok());
         let stand_in = |text: &str| {
             let (fd, window_bytes) = text.split_once(' ')?;
             Some(StandIn { fd: fd.parse().ok()?, window_bytes: window_bytes.parse().ok()? })
@@ -176,6 +192,13 @@ impl Settings {
                 .map(|lines| lines.as_bytes().split_inclusive(|b| *b == b'\n').map_while(Dax::from_line).collect())
                 .unwrap_or_default(),
             survives_power_loss: text(SURVIVES).is_some_and(|text| text == "1"),
+            call_sites: CallSites {
+                rules: text(RULES)
+                    .and_then(|lines| lines.to_str()?.lines().map(Rule::from_line).collect())
+                    .unwrap_or_default(),
+                shown: number(CALL_SITES).and_then(|count| u32::try_from(count).ok()).unwrap_or(0),
+                depth: number(CALL_DEPTH).and_then(|depth| u8::try_from(depth).ok()).unwrap_or(0),
+            },
         })
     }
 
@@ -187,8 +210,11 @@ impl Settings {
 
     /// The names of these variables.
     #[must_use]
-    pub fn names() -> [&'static str; 11] {
-        [SOCKET, HEAP, THRESHOLD, SMALL, MODE, STATS, FORMAT, CHILDREN, STAND_IN, DAX, SURVIVES]
+    pub fn names() -> [&'static str; 14] {
+        [
+            SOCKET, HEAP, THRESHOLD, SMALL, MODE, STATS, FORMAT, CHILDREN, STAND_IN, DAX, SURVIVES, RULES, CALL_SITES,
+            CALL_DEPTH,
+        ]
     }
 
     /// Takes the program's part of a window: what was asked for, or all that is left, or where the programs that it
@@ -590,6 +616,13 @@ mod tests {
                 Dax { extent: Extent { path: "/p".into(), first: 4096, bytes: 8192 }, fd: 4 },
             ],
             survives_power_loss: true,
+            call_sites: CallSites {
+                rules: ["memory symbol=a depth=2 size=8..", "window any"]
+                    .map(|line| Rule::from_line(line).unwrap())
+                    .into(),
+                shown: 5,
+                depth: 1,
+            },
         };
         assert_eq!(Settings::from_env(), None);
         let env = settings.to_env();

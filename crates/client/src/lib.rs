@@ -28,6 +28,7 @@ mod handler;
 pub mod heap;
 mod histogram;
 mod place;
+pub mod placement;
 mod shared;
 mod signal;
 mod snapshot;

@@ -16,6 +16,7 @@ macro_rules! say {
     }};
 }
 
+mod callers;
 mod dax;
 mod exports;
 mod files;
@@ -144,6 +145,7 @@ fn start_heap(settings: Settings) -> Result<(), CannotStart> {
     note_range(base + range.start as usize, base + range.end as usize);
     fork::begin()?;
     statistics::begin();
+    callers::begin(&run.settings.call_sites);
     SERVES.store(true, Ordering::Release);
     Ok(())
 }
