@@ -86,8 +86,12 @@ fn is_ours(old: *mut c_void) -> bool {
 fn c_usable_size(old: *mut c_void) -> usize {
     let mut found = C_USABLE.load(Ordering::Relaxed);
     if found.is_null() {
-        // SAFETY: a constant name ending in zero.
-        found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"malloc_usable_size".as_ptr()) };
+        // Not the next of that name: a program may be linked to an allocator of its own, which does not know the block.
+        // SAFETY: constant names ending in zero.
+        found = unsafe {
+            let library = libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+            libc::dlsym(library, c"malloc_usable_size".as_ptr())
+        };
         C_USABLE.store(found, Ordering::Relaxed);
     }
     if found.is_null() {
@@ -160,8 +164,8 @@ extern "C" fn realloc_of(old: *mut c_void, bytes: usize, stack: usize, frame: us
     new
 }
 
-/// Whether a block that gets another size lies in the window then. Where no rule fits it stays where a rule may have put
-/// it; one that was too small for the window goes there.
+/// Whether a block that gets another size lies in the window then. Where no rule fits it stays where a rule may have
+/// put it; one that was too small for the window goes there.
 fn stays_or_goes_to_window(old: *mut c_void, bytes: usize, call: Call) -> bool {
     let Some(run) = RUN.get().filter(|_| serves()) else { return is_ours(old) };
     let large = |bytes: usize| bytes as u64 >= run.settings.small_bytes;
@@ -263,7 +267,14 @@ macro_rules! map_entries {
     ($($name:ident)+) => {$(
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
-        extern "C" fn $name(at: *mut c_void, bytes: usize, prot: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void {
+        extern "C" fn $name(
+            at: *mut c_void,
+            bytes: usize,
+            prot: c_int,
+            flags: c_int,
+            fd: c_int,
+            offset: i64,
+        ) -> *mut c_void {
             std::arch::naked_asm!(
                 "lea rax, [rsp + 8]",
                 "sub rsp, 8",
@@ -282,7 +293,14 @@ macro_rules! map_entries {
 macro_rules! map_entries {
     ($($name:ident)+) => {$(
         #[unsafe(no_mangle)]
-        extern "C" fn $name(at: *mut c_void, bytes: usize, prot: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void {
+        extern "C" fn $name(
+            at: *mut c_void,
+            bytes: usize,
+            prot: c_int,
+            flags: c_int,
+            fd: c_int,
+            offset: i64,
+        ) -> *mut c_void {
             mmap_of(at, bytes, prot, flags, fd, offset, 0, 0)
         }
     )+};
