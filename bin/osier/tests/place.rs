@@ -171,6 +171,45 @@ fn a_bad_rule_is_refused_before_the_program_begins() {
     refuse(&["--call-sites", "1001"], "1001");
 }
 
+/// Redis is linked to an allocator of its own, which knows none of the blocks.
+#[test]
+fn redis_keeps_every_value_wherever_its_tables_lie() {
+    if !may_handle_faults() {
+        return;
+    }
+    let (Some(server), Some(client)) = (installed("redis-server"), installed("redis-cli")) else { return };
+    let device = Device::start(128, 8, &[]);
+    let socket = device.path("redis");
+    let socket = socket.to_str().unwrap();
+    let rules = ["memory symbol=dictExpand depth=1", "memory symbol=_dictExpand depth=1", "window any"];
+    let figures = device.path("figures");
+    let mut options = vec!["--stats", figures.to_str().unwrap()];
+    options.extend(rules.iter().flat_map(|rule| ["--place-rule", rule]));
+    let program = [&server, "--port", "0", "--unixsocket", socket, "--save", "", "--loglevel", "warning"];
+    let mut redis = device.run(&options, &program).spawn().unwrap();
+    let began = std::time::Instant::now();
+    while std::os::unix::net::UnixStream::connect(socket).is_err() {
+        assert!(redis.try_wait().unwrap().is_none() && began.elapsed() < PATIENCE, "it does not serve");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let ask = |text: &str| {
+        let mut command = std::process::Command::new(&client);
+        command.args(["-s", socket, "eval", text, "0"]);
+        let (status, out, err) = finish(command);
+        assert!(status.success(), "{err}");
+        out
+    };
+    ask("for i=1,20000 do redis.call('SET', i, string.rep(tostring(i), 50)) end");
+    let wrong =
+        "local n=0 for i=1,20000 do if redis.call('GET', i) ~= string.rep(tostring(i), 50) then n=n+1 end end return n";
+    assert_eq!(ask(wrong).trim(), "0");
+    assert!(std::process::Command::new(&client).args(["-s", socket, "shutdown", "nosave"]).status().unwrap().success());
+    assert!(await_end(&mut redis).success());
+    let stats: Value = serde_json::from_str(&fs::read_to_string(&figures).unwrap()).unwrap();
+    assert!(stats["rules"].as_array().unwrap().iter().any(|rule| rule["used"] == true), "{stats}");
+    assert!(stats["rules"][2]["used"] == true && stats["used_bytes_max"].as_u64() > Some(16 << 20), "{stats}");
+}
+
 #[test]
 fn stock_programs_compute_the_same_wherever_their_blocks_lie() {
     if !may_handle_faults() {

@@ -479,8 +479,8 @@ fn misses(mode: FaultMode, name: &str, store: bool) -> Result<(), Box<dyn std::e
     Ok(())
 }
 
-/// Threads that fault at the same time in a window of several parts: misses a second of all, and how often the program's
-/// threads gave the processor away for each.
+/// Threads that fault at the same time in a window of several parts: misses a second of all, and how often for each the
+/// program's threads gave the processor away.
 fn shards(mode: FaultMode, name: &str) -> Result<(), Box<dyn std::error::Error>> {
     for (threads, shards) in [2, 4].into_iter().flat_map(|threads| [1, 2, 4].map(|shards| (threads, shards))) {
         let device = Device::start("zero")?;

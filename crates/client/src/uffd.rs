@@ -231,8 +231,8 @@ impl Uffd {
         self.protect(address, PAGE, 0);
     }
 
-    /// Protects pages of one part, or takes that off and wakes whoever waits. What is not protected has no mark: a refusal loses no
-    /// store.
+    /// Protects pages of one part, or takes that off and wakes whoever waits. What is not protected has no mark: a
+    /// refusal loses no store.
     fn protect(&self, address: usize, bytes: usize, mode: u64) {
         let range = RangeCall { start: address as u64, len: bytes as u64 };
         let mut call = ProtectCall { range, mode };

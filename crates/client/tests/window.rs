@@ -358,8 +358,8 @@ fn a_part_of_a_window_lies_where_it_is_wanted() {
     }
 }
 
-/// Threads that fault on both sides of the borders between parts, pages mapped ahead over them, and what else is done to
-/// a window, in parts and whole.
+/// Threads that fault on both sides of the borders between parts, pages mapped ahead over them, and what else is done
+/// to a window.
 #[test]
 fn a_window_in_parts_is_one_window() {
     const PAGES: usize = 509;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
+use clap::builder::RangedI64ValueParser;
 use osier_client::FaultMode;
 use osier_client::extent::{Extent, ExtentError, plain};
 use osier_client::heap::{self, Dax, HEAP_MIN_BYTES, LeaseError, Settings, THRESHOLD_BYTES, stand_in};
@@ -38,7 +39,8 @@ pub struct RunArgs {
     /// makes them; they are zero then. With this and without `--heap` the program's heap is ordinary memory.
     #[arg(long, value_name = "PATH[=SIZE]", value_parser = parse_dax)]
     dax: Vec<DaxArg>,
-    /// Bytes of the window for the program's heap, a multiple of 32 MiB, 64 MiB at least [default: the largest part that is free]
+    /// Bytes of the window for the program's heap, a multiple of 32 MiB, 64 MiB at least [default: the largest free
+    /// part]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     heap: Option<u64>,
     /// Anonymous mappings of so many bytes and more lie in the window
@@ -59,10 +61,10 @@ pub struct RunArgs {
     #[arg(long, value_name = "RULE", value_parser = parse_rule)]
     place_rule: Vec<Rule>,
     /// Say at the end which call sites took most bytes of the window, so many of them
-    #[arg(long, value_name = "NUMBER", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=CALL_SITES_MAX))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 0, value_parser = shown())]
     call_sites: u32,
     /// These are of so many callers further up: 0 is who calls `malloc` or `mmap`
-    #[arg(long, value_name = "NUMBER", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=i64::from(DEPTH_MAX)))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 0, value_parser = depths())]
     call_depth: u8,
     /// Programs that the program starts have heaps in the window too
     ///
@@ -95,6 +97,14 @@ fn parse_dax(text: &str) -> Result<DaxArg, String> {
         ));
     }
     Ok(DaxArg { path, bytes })
+}
+
+fn shown() -> RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(0..=CALL_SITES_MAX)
+}
+
+fn depths() -> RangedI64ValueParser<u8> {
+    clap::value_parser!(u8).range(0..=i64::from(DEPTH_MAX))
 }
 
 fn parse_rule(text: &str) -> Result<Rule, RuleError> {
