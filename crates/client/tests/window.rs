@@ -395,7 +395,11 @@ fn a_window_in_parts_is_one_window() {
         // SAFETY: the child is this process's own, and the value lives.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert_eq!(libc::WTERMSIG(status), libc::SIGSEGV, "{mode:?}, {shards} parts");
-        assert_eq!(window.evict(0..PAGES as u64).unwrap().refused, 0);
+        // A page that is on its way in, ahead, is refused.
+        let began = Instant::now();
+        while window.evict(0..PAGES as u64).unwrap().refused > 0 {
+            assert!(began.elapsed() < PATIENCE, "{mode:?}, {shards} parts");
+        }
         drop(window);
         let whole = open(&device, FaultMode::InThread);
         (0..PAGES * 3).for_each(|at| assert_eq!(load(&whole, at / 3 * 512 + at % 3), 20, "{mode:?}, {shards} parts"));
