@@ -197,8 +197,33 @@ fn tools_read_and_write_a_path() {
     assert!(copied.status.success(), "{copied:?}");
     let shown = run(&["/bin/cat", "/pool"]);
     assert!(shown.status.success() && shown.stdout == bytes, "{}", String::from_utf8_lossy(&shown.stderr));
+    let listed = run(&["/bin/ls", "-l", "/pool"]);
+    let line = String::from_utf8(listed.stdout).unwrap();
+    assert!(listed.status.success() && listed.stderr.is_empty(), "{line}{}", String::from_utf8_lossy(&listed.stderr));
+    assert!(line.starts_with('-') && line.contains("2097152") && line.ends_with("/pool\n"), "{line}");
     let emptied = run(&["/bin/dd", &from, "of=/pool", "status=none"]);
     assert!(!emptied.status.success(), "a path is not made empty");
+}
+
+#[test]
+fn streams_and_attributes_of_a_path_are_those_of_a_file() {
+    if !may_handle_faults() {
+        return;
+    }
+    let device = Device::start(64, 4, &[]);
+    let Some(program) = compile("bin/osier/tests/programs/streams.c", &device.path("streams"), &[]) else { return };
+    // The same program on a file of memory says what is expected.
+    let file = std::path::PathBuf::from(format!("/dev/shm/osier-streams-{}", std::process::id()));
+    fs::File::create(&file).unwrap().set_len(2 << 20).unwrap();
+    let plain = std::process::Command::new(&program).arg(&file).output();
+    fs::remove_file(&file).unwrap();
+    let plain = plain.unwrap();
+    assert!(plain.status.success(), "{}", String::from_utf8_lossy(&plain.stderr));
+    let (out, _) = device.expect(&["--dax", "/pool=2MiB"], &[&program, "/pool"]);
+    assert_eq!(out, String::from_utf8(plain.stdout).unwrap());
+    // What cannot be had is said.
+    let (_, out, err) = finish(device.run(&["--dax", "/pool"], &[&program, "/pool", "anew"]));
+    assert!(out == "Invalid argument\n" && err.contains("/pool is in a device's window"), "{out}{err}");
 }
 
 #[test]
@@ -216,6 +241,11 @@ fn a_path_is_zero_at_first_and_no_heap_is_put_there() {
     device.expect(&["--heap", "96MiB"], &[&python, "-c", "b=bytearray(b'z')*(24<<20)"]);
     let (out, _) = device.expect(&["--dax", "/p"], &[&python, "-c", &mapped("/p", "print(m[:]==b'y'*len(m))")]);
     assert_eq!(out, "True\n");
+    // Without a size the heap is what is left behind the path.
+    let (_, stats) = device.expect(&[], &[&python, "-c", "b=bytearray(b'w')*(24<<20)"]);
+    assert_eq!(number(&stats, "heap_bytes"), 96 << 20, "{stats}");
+    let (out, _) = device.expect(&["--dax", "/p"], &[&python, "-c", &mapped("/p", "print(m[:]==b'y'*len(m))")]);
+    assert_eq!(out, "True\n", "no heap was put there");
     let (status, _, err) = finish(device.run(&["--heap", "160MiB"], &["/bin/true"]));
     assert!(status.code() == Some(126) && err.contains("does not fit beside the others"), "{status}: {err}");
 }

@@ -39,7 +39,11 @@ int main(int count, char **arguments) {
     }
     expect(osier_window_open("/nonexistent/socket", 0, OSIER_WINDOW_IN_THREAD) == NULL, "nobody serves there");
     expect(osier_window_error()[0] != 0, "a failure is said in words");
-    osier_window *window = osier_window_open(arguments[1], 0, OSIER_WINDOW_IN_THREAD);
+    expect(osier_window_open_sharded(arguments[1], 0, OSIER_WINDOW_IN_THREAD, 17) == NULL, "16 parts are the most");
+    osier_window *window = osier_window_open_sharded(arguments[1], 0, OSIER_WINDOW_IN_THREAD, 3);
+    check(window == NULL ? OSIER_WINDOW_EOPEN : 0, "opening the window in parts");
+    osier_window_close(window);
+    window = osier_window_open(arguments[1], 0, OSIER_WINDOW_IN_THREAD);
     check(window == NULL ? OSIER_WINDOW_EOPEN : 0, "opening the window");
     uint64_t pages = osier_window_bytes(window) / OSIER_WINDOW_PAGE_BYTES;
 

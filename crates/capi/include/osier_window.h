@@ -74,6 +74,10 @@ typedef struct osier_window_timing {
 /* Attaches to the device that serves at a socket and maps its first bytes, whole pages; 0 maps all. Null on failure. */
 osier_window *osier_window_open(const char *socket, uint64_t bytes, int mode);
 
+/* The same in parts, each with a userfaultfd of its own, and with a thread of its own where threads resolve faults; at most
+ * 16. It is for machines with processors to spare. */
+osier_window *osier_window_open_sharded(const char *socket, uint64_t bytes, int mode, unsigned shards);
+
 /* Unmaps the window. Nobody may use it, or memory in it, any more. A null pointer is left alone. */
 void osier_window_close(osier_window *window);
 

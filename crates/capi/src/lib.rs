@@ -2,7 +2,7 @@
 //! compares with what is here by compiling and running a program in C.
 
 use std::cell::RefCell;
-use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_uint, c_void};
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 
@@ -70,7 +70,7 @@ fn code_of(error: &WindowError) -> c_int {
     match error {
         WindowError::DeviceDied { .. } => EDEAD,
         WindowError::Command { .. } | WindowError::Forked { .. } => EREFUSED,
-        WindowError::Policy(_) | WindowError::TooLarge { .. } => EINVAL,
+        WindowError::Policy(_) | WindowError::TooLarge { .. } | WindowError::TooManyShards { .. } => EINVAL,
         _ => EOPEN,
     }
 }
@@ -88,6 +88,19 @@ unsafe fn text<'a>(text: *const c_char) -> Option<&'a [u8]> {
 /// As the header says: the text ends with a zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn osier_window_open(socket: *const c_char, bytes: u64, mode: c_int) -> *mut Window {
+    // SAFETY: the caller's promise.
+    unsafe { osier_window_open_sharded(socket, bytes, mode, 1) }
+}
+
+/// # Safety
+/// As the header says: the text ends with a zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn osier_window_open_sharded(
+    socket: *const c_char,
+    bytes: u64,
+    mode: c_int,
+    shards: c_uint,
+) -> *mut Window {
     let mode = match mode {
         0 => Some(FaultMode::InThread),
         1 => Some(FaultMode::Spinning),
@@ -99,7 +112,8 @@ pub unsafe extern "C" fn osier_window_open(socket: *const c_char, bytes: u64, mo
         fail(EINVAL, "a window is opened with a socket and one of the three modes");
         return std::ptr::null_mut();
     };
-    let options = WindowOptions { bytes: (bytes > 0).then_some(bytes), mode, ..WindowOptions::default() };
+    let bytes = (bytes > 0).then_some(bytes);
+    let options = WindowOptions { bytes, mode, shards: shards as usize, ..WindowOptions::default() };
     match Window::open(OsStr::from_bytes(socket).as_ref(), &options) {
         Ok(window) => Box::into_raw(Box::new(window)),
         Err(error) => {

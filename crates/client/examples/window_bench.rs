@@ -1,6 +1,6 @@
 //! What a window costs: `cargo run -p osier-client --example window_bench`. Prints a JSON object a figure, for
 //! `make bench`. A word leaves out figures whose name does not have it: `kernel`, `core`, `resident`, `sampled`,
-//! `nand`, `scan`, `in-thread/dirty`.
+//! `nand`, `scan`, `shards`, `in-thread/dirty`.
 //!
 //! The device is another process, started from this program; NAND takes no time unless a figure says so.
 
@@ -479,6 +479,47 @@ fn misses(mode: FaultMode, name: &str, store: bool) -> Result<(), Box<dyn std::e
     Ok(())
 }
 
+/// Threads that fault at the same time in a window of several parts: misses a second of all, and how often for each the
+/// program's threads gave the processor away.
+fn shards(mode: FaultMode, name: &str) -> Result<(), Box<dyn std::error::Error>> {
+    for (threads, shards) in [2, 4].into_iter().flat_map(|threads| [1, 2, 4].map(|shards| (threads, shards))) {
+        let device = Device::start("zero")?;
+        let window = Window::open(&device.socket, &WindowOptions { mode, shards, ..WindowOptions::default() })?;
+        let touch = |thread: usize, from: usize, count: usize| {
+            // Each thread has pages of its own, in every part.
+            (from..from + count).for_each(|step| {
+                let at = window.as_ptr() as usize + page(step * threads + thread) * PAGE;
+                // SAFETY: the word is in the window, and no other thread's.
+                unsafe { (at as *mut u64).read_volatile() };
+            });
+        };
+        let all = |from: usize, count: usize| {
+            let touch = &touch;
+            std::thread::scope(|scope| {
+                (0..threads).for_each(|thread| _ = scope.spawn(move || touch(thread, from, count)))
+            });
+        };
+        all(0, PAGES / threads);
+        let (began, before, switched) = (Instant::now(), window.timing().latency.count(), switches());
+        all(PAGES / threads, TOUCHES / 4 / threads);
+        let misses = (window.timing().latency.count() - before) as f64;
+        let figure = |what| format!("shards/{name}/{threads}-threads/{shards}-descriptors/{what}");
+        print(&figure("misses"), misses / began.elapsed().as_secs_f64(), "1/s");
+        print(&figure("switches-per-miss"), (switches() - switched) as f64 / misses, "");
+    }
+    Ok(())
+}
+
+/// How often this process's threads gave the processor away, or had it taken away.
+fn switches() -> u64 {
+    // SAFETY: an all-zero value of that plain struct is valid, and it lives.
+    unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &raw mut usage);
+        (usage.ru_nvcsw + usage.ru_nivcsw) as u64
+    }
+}
+
 fn run() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().collect();
     if let [_, word, socket, nand] = &arguments[..]
@@ -512,6 +553,9 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let modes =
         [(FaultMode::InThread, "in-thread"), (FaultMode::Spinning, "spinning"), (FaultMode::Sleeping, "sleeping")];
     for (mode, name) in modes {
+        if arguments.get(1).is_none_or(|filter| format!("shards/{name}").contains(filter)) {
+            shards(mode, name)?;
+        }
         for (kind, store) in [("clean", false), ("dirty", true)] {
             if arguments.get(1).is_none_or(|filter| format!("{name}/{kind}").contains(filter)) {
                 misses(mode, name, store)?;

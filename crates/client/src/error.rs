@@ -72,6 +72,12 @@ pub enum WindowError {
         /// How many.
         max: usize,
     },
+    /// More parts than a window may have.
+    #[error("a window has at most {} parts with a descriptor each, and not {wanted}", crate::SHARDS_MAX)]
+    TooManyShards {
+        /// What was asked for.
+        wanted: usize,
+    },
     /// There is no such policy, or it cannot have these parameters.
     #[error(transparent)]
     Policy(#[from] PolicyError),

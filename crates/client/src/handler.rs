@@ -1,7 +1,8 @@
-//! A thread that resolves the faults of all others: what system calls and unmodified code need.
+//! A thread that resolves the faults of all others, or those of a part of the window: what system calls and unmodified
+//! code need.
 
 use std::os::fd::AsRawFd;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use osier_device::window::Grant;
 use osier_device::window::message::Ask;
@@ -20,22 +21,23 @@ struct Pending {
     at_ns: u64,
 }
 
-/// Resolves faults until the window closes or the device dies.
-pub fn run(shared: &Shared) {
+/// Resolves faults of a part until the window closes or the device dies.
+pub fn run(shared: &Shared, part: usize) {
     let mut traps = [Trap { address: 0, is_store: false, is_protected: false }; 16];
     let mut waiting: Vec<Trap> = Vec::new();
     let mut pending: Vec<Pending> = Vec::new();
     let mut spins = 0;
     let mut place = Place::new();
+    let gate = &shared.gates[part];
     while shared.is_live() {
-        if pending.is_empty() && is_to_stop(shared) {
+        if pending.is_empty() && is_to_stop(shared, gate) {
             continue;
         }
         place.avoid_device(shared);
-        let got = shared.uffd.read(&mut traps);
+        let got = shared.uffd.read(part, &mut traps);
         waiting.extend_from_slice(&traps[..got]);
         let before = pending.len();
-        if shared.gate.load(Ordering::Relaxed) == AWAKE {
+        if gate.load(Ordering::Relaxed) == AWAKE {
             begin(shared, &mut waiting, &mut pending);
         }
         let begun = pending.len();
@@ -49,7 +51,7 @@ pub fn run(shared: &Shared) {
             // Where it shares a processor with the program, that has to run for anything to happen.
             std::thread::yield_now();
         } else if shared.mode == FaultMode::Sleeping && pending.is_empty() {
-            sleep(shared);
+            sleep(shared, part);
         } else if shared.mode == FaultMode::Sleeping {
             pause(&mut spins);
         } else {
@@ -59,15 +61,15 @@ pub fn run(shared: &Shared) {
 }
 
 /// Stops as long as the window is frozen; whether it was.
-fn is_to_stop(shared: &Shared) -> bool {
+fn is_to_stop(shared: &Shared, gate: &AtomicU32) -> bool {
     // Whoever froze the window while this thread slept leaves it so.
-    let _ = shared.gate.compare_exchange(ASLEEP, AWAKE, Ordering::AcqRel, Ordering::Relaxed);
-    if shared.gate.load(Ordering::Acquire) == AWAKE {
+    let _ = gate.compare_exchange(ASLEEP, AWAKE, Ordering::AcqRel, Ordering::Relaxed);
+    if gate.load(Ordering::Acquire) == AWAKE {
         return false;
     }
-    let _ = shared.gate.compare_exchange(FREEZING, FROZEN, Ordering::AcqRel, Ordering::Relaxed);
+    let _ = gate.compare_exchange(FREEZING, FROZEN, Ordering::AcqRel, Ordering::Relaxed);
     let mut spins = 0;
-    while shared.gate.load(Ordering::Acquire) == FROZEN && shared.is_live() {
+    while gate.load(Ordering::Acquire) == FROZEN && shared.is_live() {
         pause(&mut spins);
     }
     true
@@ -116,13 +118,13 @@ fn finish(shared: &Shared, fault: &Pending) -> bool {
 }
 
 /// Sleeps until there is a fault, or the window closes.
-fn sleep(shared: &Shared) {
+fn sleep(shared: &Shared, part: usize) {
     // A window that is to be frozen is not slept over.
-    if shared.gate.compare_exchange(AWAKE, ASLEEP, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+    if shared.gates[part].compare_exchange(AWAKE, ASLEEP, Ordering::AcqRel, Ordering::Relaxed).is_err() {
         return;
     }
     let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    let mut fds = [entry(shared.uffd.raw()), entry(shared.stop.as_raw_fd())];
+    let mut fds = [entry(shared.uffd.raw(part)), entry(shared.stop.as_raw_fd())];
     // SAFETY: live entries of the stated number.
     unsafe { libc::poll(fds.as_mut_ptr(), 2, -1) };
 }

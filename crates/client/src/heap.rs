@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use crate::extent::{self, Extent};
+use crate::placement::{CallSites, Rule};
 use crate::uffd::PAGE;
 use crate::window::FaultMode;
 
@@ -45,6 +46,9 @@ const CHILDREN: &str = "OSIER_RUN_CHILDREN";
 const STAND_IN: &str = "OSIER_RUN_STAND_IN";
 const DAX: &str = "OSIER_RUN_DAX";
 const SURVIVES: &str = "OSIER_RUN_SURVIVES";
+const RULES: &str = "OSIER_RUN_RULES";
+const CALL_SITES: &str = "OSIER_RUN_CALL_SITES";
+const CALL_DEPTH: &str = "OSIER_RUN_CALL_DEPTH";
 
 /// What `osier run` says to the preloaded library.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +75,8 @@ pub struct Settings {
     pub dax: Vec<Dax>,
     /// Whether what is in the device's cache survives a loss of power.
     pub survives_power_loss: bool,
+    /// Where allocations go by their call sites, and which of these are shown.
+    pub call_sites: CallSites,
 }
 
 /// A path that stands for an extent.
@@ -150,6 +156,15 @@ impl Settings {
             all.push((DAX, OsString::from_vec(lines)));
             all.push((SURVIVES, if self.survives_power_loss { "1" } else { "0" }.into()));
         }
+        let CallSites { rules, shown, depth } = &self.call_sites;
+        if !rules.is_empty() {
+            let lines: Vec<String> = rules.iter().map(Rule::to_string).collect();
+            all.push((RULES, lines.join("\n").into()));
+        }
+        if *shown > 0 {
+            all.push((CALL_SITES, shown.to_string().into()));
+            all.push((CALL_DEPTH, depth.to_string().into()));
+        }
         all
     }
 
@@ -157,7 +172,8 @@ impl Settings {
     #[must_use]
     pub fn from_env() -> Option<Settings> {
         let text = |name: &str| std::env::var_os(name);
-        let number = |name: &str| text(name).as_deref().and_then(OsStr::to_str).and_then(|text| text.parse().ok());
+        let number =
+            |name: &str| text(name).as_deref().and_then(OsStr::to_str).and_then(|text| text.parse::<u64>().ok());
         let stand_in = |text: &str| {
             let (fd, window_bytes) = text.split_once(' ')?;
             Some(StandIn { fd: fd.parse().ok()?, window_bytes: window_bytes.parse().ok()? })
@@ -176,6 +192,13 @@ impl Settings {
                 .map(|lines| lines.as_bytes().split_inclusive(|b| *b == b'\n').map_while(Dax::from_line).collect())
                 .unwrap_or_default(),
             survives_power_loss: text(SURVIVES).is_some_and(|text| text == "1"),
+            call_sites: CallSites {
+                rules: text(RULES)
+                    .and_then(|lines| lines.to_str()?.lines().map(Rule::from_line).collect())
+                    .unwrap_or_default(),
+                shown: number(CALL_SITES).and_then(|count| u32::try_from(count).ok()).unwrap_or(0),
+                depth: number(CALL_DEPTH).and_then(|depth| u8::try_from(depth).ok()).unwrap_or(0),
+            },
         })
     }
 
@@ -187,16 +210,26 @@ impl Settings {
 
     /// The names of these variables.
     #[must_use]
-    pub fn names() -> [&'static str; 11] {
-        [SOCKET, HEAP, THRESHOLD, SMALL, MODE, STATS, FORMAT, CHILDREN, STAND_IN, DAX, SURVIVES]
+    pub fn names() -> [&'static str; 14] {
+        [
+            SOCKET, HEAP, THRESHOLD, SMALL, MODE, STATS, FORMAT, CHILDREN, STAND_IN, DAX, SURVIVES, RULES, CALL_SITES,
+            CALL_DEPTH,
+        ]
     }
 
-    /// Bytes that the program wants of a window.
-    #[must_use]
-    pub fn heap_of(&self, window_bytes: u64) -> u64 {
-        let share = if self.children { CHILDREN_SHARE } else { 1 };
-        let wanted = self.heap_bytes.unwrap_or(window_bytes / share);
-        (wanted / HEAP_UNIT_BYTES * HEAP_UNIT_BYTES).max(HEAP_MIN_BYTES)
+    /// Takes the program's part of a window: what was asked for, or all that is left, or where the programs that it
+    /// starts have some too a share.
+    ///
+    /// # Errors
+    /// As [`Lease::take`].
+    pub fn take_heap(&self, window_bytes: u64) -> Result<Lease, LeaseError> {
+        let wanted = match self.heap_bytes {
+            None if !self.children => return Lease::take_largest(&self.socket, window_bytes, HEAP_MIN_BYTES),
+            None => window_bytes / CHILDREN_SHARE,
+            Some(bytes) => bytes,
+        };
+        let wanted = (wanted / HEAP_UNIT_BYTES * HEAP_UNIT_BYTES).max(HEAP_MIN_BYTES);
+        Lease::take(&self.socket, window_bytes, wanted)
     }
 }
 
@@ -310,6 +343,38 @@ impl Lease {
         Err(LeaseError::NoRoom { wanted, window: window_bytes })
     }
 
+    /// Takes the largest part that nobody has, in whole units.
+    ///
+    /// # Errors
+    /// It has fewer bytes than `least`, or what the system refused.
+    pub fn take_largest(socket: &Path, window_bytes: u64, least: u64) -> Result<Lease, LeaseError> {
+        let path = file_of(socket);
+        let fail = |what| {
+            let path = path.clone();
+            move |source| LeaseError::File { what, path, source }
+        };
+        let file = File::open(&path).map_err(fail("open"))?;
+        for _ in 0..TRIES_MAX {
+            let mut free = unlocked(&file, 0..window_bytes).map_err(fail("look for locks of"))?;
+            for taken in extent::read(&file).map_err(fail("read"))? {
+                free = free.into_iter().flat_map(|part| without(part, taken.first..taken.end())).collect();
+            }
+            let units = |part: Range<u64>| {
+                part.start.next_multiple_of(HEAP_UNIT_BYTES)..part.end / HEAP_UNIT_BYTES * HEAP_UNIT_BYTES
+            };
+            let parts = free.into_iter().map(units).filter(|part| part.end >= part.start.saturating_add(least));
+            // Of parts that are alike the first.
+            let largest = parts.min_by_key(|part| (std::cmp::Reverse(part.end - part.start), part.start));
+            let Some(part) = largest else { break };
+            match Lease::take(socket, part.end, part.end - part.start) {
+                // Somebody was faster.
+                Err(LeaseError::NoRoom { .. }) => {}
+                taken => return taken,
+            }
+        }
+        Err(LeaseError::NoRoom { wanted: least, window: window_bytes })
+    }
+
     /// The bytes of the window.
     #[must_use]
     pub fn range(&self) -> Range<u64> {
@@ -370,6 +435,32 @@ fn unlock(file: &File, start: u64, bytes: u64) -> io::Result<()> {
     Ok(())
 }
 
+/// What is left of a part on both sides of another.
+fn without(part: Range<u64>, taken: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    let before = part.start..part.end.min(taken.start);
+    let after = part.start.max(taken.end)..part.end;
+    [before, after].into_iter().filter(|rest| !rest.is_empty())
+}
+
+/// The parts of some bytes that nobody has locked. The system names one lock of those that there are.
+fn unlocked(file: &File, bytes: Range<u64>) -> io::Result<Vec<Range<u64>>> {
+    let (mut free, mut left) = (Vec::new(), vec![bytes]);
+    while let Some(part) = left.pop() {
+        let mut found = lock_of(libc::F_WRLCK, part.start, part.end - part.start);
+        // SAFETY: an open file and a live value.
+        if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut found) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        if libc::c_int::from(found.l_type) == libc::F_UNLCK {
+            free.push(part);
+        } else {
+            let start = (found.l_start as u64).saturating_sub(LOCKS_AT);
+            left.extend(without(part, start..start + found.l_len as u64));
+        }
+    }
+    Ok(free)
+}
+
 /// Locks bytes, or says behind which others to look further.
 fn lock(file: &File, start: u64, bytes: u64) -> io::Result<Option<u64>> {
     let range = |kind| lock_of(kind, start, bytes);
@@ -412,6 +503,8 @@ fn map_word(path: &Path) -> io::Result<&'static AtomicU64> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
 
+    use std::io::Write as _;
+
     use super::*;
 
     const UNIT: u64 = HEAP_UNIT_BYTES;
@@ -430,6 +523,35 @@ mod tests {
         assert_eq!(take(1).unwrap().range(), 2 * UNIT..3 * UNIT);
         drop((a, c));
         assert_eq!(take(8).unwrap().range(), 0..8 * UNIT);
+    }
+
+    #[test]
+    fn the_largest_part_is_what_nobody_has() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("s");
+        let table = file_of(&socket);
+        create_file(&table, false).unwrap();
+        let take = |units: u64| Lease::take(&socket, 16 * UNIT, units * UNIT).unwrap();
+        let largest = || Lease::take_largest(&socket, 16 * UNIT, 2 * UNIT).map(|lease| lease.range());
+        assert_eq!(largest().unwrap(), 0..16 * UNIT);
+        let (a, b, c) = (take(3), take(4), take(1));
+        assert_eq!(largest().unwrap(), 8 * UNIT..16 * UNIT);
+        // Half a unit of a path takes the whole out of what heaps can have.
+        let extent = Extent { path: "/p".into(), first: 11 * UNIT + UNIT / 4, bytes: UNIT / 2 };
+        File::options().append(true).open(&table).unwrap().write_all(&extent.to_line()).unwrap();
+        drop(b);
+        assert_eq!(largest().unwrap(), 3 * UNIT..7 * UNIT, "of two that are alike the first");
+        drop(a);
+        let held = Lease::take_largest(&socket, 16 * UNIT, 2 * UNIT).unwrap();
+        assert_eq!(held.range(), 0..7 * UNIT);
+        assert_eq!(largest().unwrap(), 12 * UNIT..16 * UNIT);
+        let more = Lease::take_largest(&socket, 16 * UNIT, 2 * UNIT).unwrap();
+        assert_eq!(largest().unwrap(), 8 * UNIT..11 * UNIT);
+        let last = take(2);
+        let refused = largest().unwrap_err();
+        assert!(matches!(refused, LeaseError::NoRoom { wanted, .. } if wanted == 2 * UNIT), "{refused}");
+        drop((c, held, more, last));
+        assert_eq!(largest().unwrap(), 0..11 * UNIT);
     }
 
     #[test]
@@ -494,6 +616,13 @@ mod tests {
                 Dax { extent: Extent { path: "/p".into(), first: 4096, bytes: 8192 }, fd: 4 },
             ],
             survives_power_loss: true,
+            call_sites: CallSites {
+                rules: ["memory symbol=a depth=2 size=8..", "window any"]
+                    .map(|line| Rule::from_line(line).unwrap())
+                    .into(),
+                shown: 5,
+                depth: 1,
+            },
         };
         assert_eq!(Settings::from_env(), None);
         let env = settings.to_env();

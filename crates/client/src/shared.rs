@@ -25,7 +25,10 @@ pub const DEAD: u32 = 1;
 /// The program closes the window.
 pub const CLOSING: u32 = 2;
 
-/// What the thread that resolves faults does: resolves, waits for a fault, is to stop once none is under way, has
+/// Most parts of a window that have a descriptor of their own.
+pub const SHARDS_MAX: usize = 16;
+
+/// What a thread that resolves faults does: resolves, waits for a fault, is to stop once none is under way, has
 /// stopped.
 pub const AWAKE: u32 = 0;
 pub const ASLEEP: u32 = 1;
@@ -45,8 +48,8 @@ pub struct Shared {
     pub uffd: Uffd,
     /// The memory that is mapped.
     pub memory: OwnedFd,
-    /// Of the thread that resolves faults.
-    pub gate: AtomicU32,
+    /// Of the threads that resolve faults, one for each part.
+    pub gates: [AtomicU32; SHARDS_MAX],
     pub lanes: SharedLines,
     /// A bit for each lane that nobody uses.
     pub free_lanes: AtomicU64,

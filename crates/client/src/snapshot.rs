@@ -24,8 +24,8 @@ const PAGES_AT_ONCE: usize = 32;
 #[derive(Debug)]
 pub struct Frozen<'a> {
     window: &'a Window,
-    /// What the thread that resolves faults does then.
-    after: u32,
+    /// What each thread that resolves faults does then.
+    after: Vec<u32>,
 }
 
 /// A page that was asked for.
@@ -45,20 +45,23 @@ impl Window {
         if shared.mode == FaultMode::InThread {
             return Err(WindowError::NoHandler);
         }
-        let mut spins = 0;
-        let after = loop {
-            match shared.gate.compare_exchange(ASLEEP, FROZEN, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => break ASLEEP,
-                Err(FROZEN) => break AWAKE,
-                Err(_) => {}
-            }
-            let _ = shared.gate.compare_exchange(AWAKE, FREEZING, Ordering::AcqRel, Ordering::Relaxed);
-            if !shared.is_live() {
-                return Err(self.died());
-            }
-            pause(&mut spins);
-        };
-        let frozen = Frozen { window: self, after };
+        let mut frozen = Frozen { window: self, after: Vec::with_capacity(shared.uffd.parts()) };
+        for gate in &shared.gates[..shared.uffd.parts()] {
+            let mut spins = 0;
+            let after = loop {
+                match gate.compare_exchange(ASLEEP, FROZEN, Ordering::AcqRel, Ordering::Acquire) {
+                    Ok(_) => break ASLEEP,
+                    Err(FROZEN) => break AWAKE,
+                    Err(_) => {}
+                }
+                let _ = gate.compare_exchange(AWAKE, FREEZING, Ordering::AcqRel, Ordering::Relaxed);
+                if !shared.is_live() {
+                    return Err(self.died());
+                }
+                pause(&mut spins);
+            };
+            frozen.after.push(after);
+        }
         let base = shared.base as *mut libc::c_void;
         // By the system call itself: in a preloaded program the name may mean something else.
         // SAFETY: the range is the window's; its bytes stay in the shared memory, and what was stored to counts as
@@ -127,7 +130,9 @@ impl Frozen<'_> {
 
 impl Drop for Frozen<'_> {
     fn drop(&mut self) {
-        self.window.shared().gate.store(self.after, Ordering::Release);
+        for (gate, after) in self.window.shared().gates.iter().zip(&self.after) {
+            gate.store(*after, Ordering::Release);
+        }
     }
 }
 

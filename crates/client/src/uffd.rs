@@ -90,10 +90,14 @@ const IOCTL_POISON: libc::c_ulong = both_ways::<ContinueCall>(0x08);
 /// `USERFAULTFD_IOC_NEW` of /dev/userfaultfd.
 const IOCTL_NEW: libc::c_ulong = 0xaa << 8;
 
-/// A userfaultfd over one range, and this process's page tables for whoever looks which pages of it were stored to.
+/// Userfaultfds over the parts of one range, and this process's page tables for whoever looks which pages of it were
+/// stored to.
 #[derive(Debug)]
 pub struct Uffd {
-    fd: OwnedFd,
+    base: usize,
+    /// All parts are so long, but for the last, which may be shorter.
+    part_bytes: usize,
+    parts: Vec<OwnedFd>,
     pagemap: File,
     stores: StoreTracking,
     can_poison: bool,
@@ -109,11 +113,15 @@ pub struct Trap {
 }
 
 impl Uffd {
-    /// Registers a range; with `in_thread` a fault is a SIGBUS of the thread, else a message. Stores are tracked as is
-    /// `wanted`, or as well as can be.
-    pub fn new(base: usize, bytes: usize, in_thread: bool, wanted: Option<StoreTracking>) -> Result<Uffd, WindowError> {
-        let fd = if in_thread { open(USER_MODE_ONLY) } else { open(0).or_else(open_device) }
-            .map_err(|source| refused(in_thread, source))?;
+    /// Registers a range in so many parts, or fewer where it has no so many pages; with `in_thread` a fault is a SIGBUS
+    /// of the thread, else a message. Stores are tracked as is `wanted`, or as well as can be.
+    pub fn new(
+        base: usize,
+        bytes: usize,
+        parts: usize,
+        in_thread: bool,
+        wanted: Option<StoreTracking>,
+    ) -> Result<Uffd, WindowError> {
         let offered = handshake(&open(USER_MODE_ONLY).map_err(|source| refused(true, source))?, 0)?;
         if offered & FEATURE_MINOR_SHMEM == 0 {
             return Err(WindowError::NoFeature { feature: "minor faults of shared memory", since: "5.14" });
@@ -125,19 +133,38 @@ impl Uffd {
         let mut features = FEATURE_MINOR_SHMEM | FEATURE_MISSING_SHMEM | features_of(stores);
         features |= if in_thread { FEATURE_SIGBUS } else { 0 };
         features |= if can_poison { FEATURE_POISON } else { 0 };
-        handshake(&fd, features)?;
         // Both: without the first, the kernel would make a page of zeroes where the device has put none yet.
         let mode = MODE_MISSING | MODE_MINOR | if stores == StoreTracking::Nothing { 0 } else { MODE_WP };
-        let mut call = RegisterCall { range: RangeCall { start: base as u64, len: bytes as u64 }, mode, ioctls: 0 };
-        // SAFETY: the argument is of the ioctl's type and lives.
-        if unsafe { libc::ioctl(fd.as_raw_fd(), IOCTL_REGISTER, &raw mut call) } != 0 {
-            return Err(WindowError::last_os("register the window with userfaultfd"));
-        }
-        Ok(Uffd { fd, pagemap, stores, can_poison })
+        let part_bytes = bytes.div_ceil(parts.max(1)).next_multiple_of(PAGE);
+        let starts = (base..base + bytes).step_by(part_bytes);
+        let parts = starts.map(|start| {
+            let fd = if in_thread { open(USER_MODE_ONLY) } else { open(0).or_else(open_device) }
+                .map_err(|source| refused(in_thread, source))?;
+            handshake(&fd, features)?;
+            let len = part_bytes.min(base + bytes - start) as u64;
+            let mut call = RegisterCall { range: RangeCall { start: start as u64, len }, mode, ioctls: 0 };
+            // SAFETY: the argument is of the ioctl's type and lives.
+            if unsafe { libc::ioctl(fd.as_raw_fd(), IOCTL_REGISTER, &raw mut call) } != 0 {
+                return Err(WindowError::last_os("register the window with userfaultfd"));
+            }
+            Ok(fd)
+        });
+        Ok(Uffd { base, part_bytes, parts: parts.collect::<Result<_, _>>()?, pagemap, stores, can_poison })
     }
 
-    pub fn raw(&self) -> i32 {
-        self.fd.as_raw_fd()
+    /// How many parts there are.
+    pub fn parts(&self) -> usize {
+        self.parts.len()
+    }
+
+    pub fn raw(&self, part: usize) -> i32 {
+        self.parts[part].as_raw_fd()
+    }
+
+    /// The descriptor of an address, and where its part ends.
+    fn of(&self, address: usize) -> (i32, usize) {
+        let part = (address - self.base) / self.part_bytes;
+        (self.raw(part), self.base + (part + 1) * self.part_bytes)
     }
 
     /// How stores are tracked.
@@ -152,21 +179,30 @@ impl Uffd {
 
     /// Maps pages; `armed` so that a store leaves a trace. False means that the range is no longer what it was.
     pub fn map(&self, address: usize, pages: usize, armed: bool) -> bool {
+        let (mut start, end) = (address, address + pages * PAGE);
+        while start < end {
+            let part_end = self.of(start).1.min(end);
+            if !self.map_in_part(start, part_end, armed) {
+                return false;
+            }
+            start = part_end;
+        }
+        true
+    }
+
+    fn map_in_part(&self, address: usize, end: usize, armed: bool) -> bool {
+        let fd = self.of(address).0;
         let mode = match self.stores {
             StoreTracking::Asynchronous | StoreTracking::Faults if armed => CONTINUE_WP,
             StoreTracking::FaultsLate if armed => CONTINUE_SILENT,
             _ => 0,
         };
-        let (mut start, end) = (address, address + pages * PAGE);
+        let mut start = address;
         while start < end {
             let range = RangeCall { start: start as u64, len: (end - start) as u64 };
             let mut call = ContinueCall { range, mode, mapped: 0 };
             // SAFETY: the argument is of the ioctl's type and lives; the pages lie in the registered range.
-            let error = if unsafe { libc::ioctl(self.fd.as_raw_fd(), IOCTL_CONTINUE, &raw mut call) } == 0 {
-                0
-            } else {
-                errno()
-            };
+            let error = if unsafe { libc::ioctl(fd, IOCTL_CONTINUE, &raw mut call) } == 0 { 0 } else { errno() };
             let mapped = usize::try_from(call.mapped).unwrap_or(0);
             if mode == CONTINUE_SILENT && mapped > 0 {
                 // Those that this call has mapped, and no other: another one may have been stored to since, and would
@@ -195,13 +231,13 @@ impl Uffd {
         self.protect(address, PAGE, 0);
     }
 
-    /// Protects pages, or takes that off and wakes whoever waits. What is not protected has no mark: a refusal loses no
-    /// store.
+    /// Protects pages of one part, or takes that off and wakes whoever waits. What is not protected has no mark: a
+    /// refusal loses no store.
     fn protect(&self, address: usize, bytes: usize, mode: u64) {
         let range = RangeCall { start: address as u64, len: bytes as u64 };
         let mut call = ProtectCall { range, mode };
         // SAFETY: the argument is of the ioctl's type and lives; the pages lie in the registered range.
-        while unsafe { libc::ioctl(self.fd.as_raw_fd(), IOCTL_PROTECT, &raw mut call) } != 0
+        while unsafe { libc::ioctl(self.of(address).0, IOCTL_PROTECT, &raw mut call) } != 0
             && matches!(errno(), libc::EAGAIN | libc::EINTR)
         {}
     }
@@ -211,21 +247,27 @@ impl Uffd {
         let range = RangeCall { start: address as u64, len: PAGE as u64 };
         let mut call = ContinueCall { range, mode: 0, mapped: 0 };
         // SAFETY: as above; both calls have the same shape.
-        self.can_poison && unsafe { libc::ioctl(self.fd.as_raw_fd(), IOCTL_POISON, &raw mut call) } == 0
+        self.can_poison && unsafe { libc::ioctl(self.of(address).0, IOCTL_POISON, &raw mut call) } == 0
     }
 
     /// Wakes whoever waits in a range: they fault again.
     pub fn wake(&self, address: usize, bytes: usize) {
-        let mut call = RangeCall { start: address as u64, len: bytes as u64 };
-        // SAFETY: as above. It cannot fail for a range of whole pages.
-        unsafe { libc::ioctl(self.fd.as_raw_fd(), IOCTL_WAKE, &raw mut call) };
+        let (mut start, end) = (address, address + bytes);
+        while start < end {
+            let (fd, part_end) = self.of(start);
+            let part_end = part_end.min(end);
+            let mut call = RangeCall { start: start as u64, len: (part_end - start) as u64 };
+            // SAFETY: as above. It cannot fail for a range of whole pages.
+            unsafe { libc::ioctl(fd, IOCTL_WAKE, &raw mut call) };
+            start = part_end;
+        }
     }
 
-    /// Reads faults, as many as there are and fit; says how many.
-    pub fn read(&self, traps: &mut [Trap; 16]) -> usize {
+    /// Reads faults of a part, as many as there are and fit; says how many.
+    pub fn read(&self, part: usize, traps: &mut [Trap; 16]) -> usize {
         let mut messages = [Message { event: 0, reserved: [0; 7], flags: 0, address: 0, thread: 0 }; 16];
         // SAFETY: the buffer is live and of the stated length; every byte pattern is a message.
-        let got = unsafe { libc::read(self.fd.as_raw_fd(), messages.as_mut_ptr().cast(), size_of_val(&messages)) };
+        let got = unsafe { libc::read(self.raw(part), messages.as_mut_ptr().cast(), size_of_val(&messages)) };
         let count = usize::try_from(got).unwrap_or(0) / size_of::<Message>();
         let mut found = 0;
         for message in &messages[..count] {

@@ -20,7 +20,7 @@ use crate::attach::{Attached, attach};
 use crate::error::WindowError;
 use crate::fault::pause;
 use crate::histogram::Timing;
-use crate::shared::{AWAKE, CLOSING, LIVE, Shared};
+use crate::shared::{AWAKE, CLOSING, LIVE, SHARDS_MAX, Shared};
 use crate::stores::StoreTracking;
 use crate::uffd::{PAGE, Uffd};
 use crate::{evict, handler, heap, signal, watch};
@@ -54,6 +54,9 @@ pub struct WindowOptions {
     pub mode: FaultMode,
     /// How stores are tracked; nothing for as well as the kernel can.
     pub stores: Option<StoreTracking>,
+    /// Parts of the window with a userfaultfd each, and in the modes with a handler a thread each, at most
+    /// [`SHARDS_MAX`]; 0 is 1.
+    pub shards: usize,
     /// What each of the window's own threads does first.
     pub on_thread: Option<fn()>,
     /// Whether stores go to what a [`Lease`](crate::heap::Lease) has alone. Otherwise all that is mapped counts as used
@@ -110,6 +113,9 @@ impl Window {
         from: u64,
         map: impl FnOnce(usize, &OwnedFd) -> Result<usize, WindowError>,
     ) -> Result<Window, WindowError> {
+        if options.shards > SHARDS_MAX {
+            return Err(WindowError::TooManyShards { wanted: options.shards });
+        }
         let attached = attach(socket)?;
         let device_bytes = attached.pages * PAGE as u64;
         let left = device_bytes.saturating_sub(from);
@@ -169,12 +175,12 @@ impl Window {
             mode,
             // SAFETY: a plain call.
             owner_pid: unsafe { libc::getpid() },
-            uffd: Uffd::new(base, bytes, mode == FaultMode::InThread, options.stores)?,
+            uffd: Uffd::new(base, bytes, options.shards, mode == FaultMode::InThread, options.stores)?,
             memory: attached
                 .memory
                 .try_clone()
                 .map_err(|source| WindowError::System { what: "keep the window's memory", source })?,
-            gate: AtomicU32::new(AWAKE),
+            gates: std::array::from_fn(|_| AtomicU32::new(AWAKE)),
             lanes: SharedLines::new(&find("lanes")?, 0, LANES * 2),
             free_lanes: AtomicU64::new(u64::MAX),
             bringing: std::array::from_fn(|_| AtomicU64::new(0)),
@@ -198,7 +204,9 @@ impl Window {
         self.spawn("osier-evict", first, evict::run)?;
         self.spawn("osier-watch", first, move |shared| watch::run(shared, &pidfd, &nothing))?;
         if self.shared.mode != FaultMode::InThread {
-            self.spawn("osier-faults", first, handler::run)?;
+            for part in 0..self.shared.uffd.parts() {
+                self.spawn("osier-faults", first, move |shared| handler::run(shared, part))?;
+            }
         }
         Ok(())
     }

@@ -4,7 +4,8 @@
 
 mod common;
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
@@ -15,10 +16,11 @@ use std::time::{Duration, Instant};
 
 use common::Device;
 use osier_client::{
-    Control, FaultMode, Refusal, StoreTracking, Window, WindowError, WindowOptions, WindowStats, control_of,
+    Control, FaultMode, Refusal, Report, SHARDS_MAX, StoreTracking, Window, WindowError, WindowOptions, WindowStats,
+    control_of,
 };
 use osier_device::window::Command as WindowCommand;
-use osier_device::window::message::{RING_ENTRIES, ToDevice, WELCOME_BYTES};
+use osier_device::window::message::{RING_ENTRIES, ToDevice, ToMapper, WELCOME_BYTES};
 use osier_pmr::{Doorbell, Region, Ring, SharedLines, pass, ring_bytes};
 
 const PAGE: usize = 4096;
@@ -356,6 +358,86 @@ fn a_part_of_a_window_lies_where_it_is_wanted() {
     }
 }
 
+/// Threads that fault on both sides of the borders between parts, pages mapped ahead over them, and what else is done
+/// to a window.
+#[test]
+fn a_window_in_parts_is_one_window() {
+    const PAGES: usize = 509;
+    // A prime: the last part is shorter.
+    let sleeping = FaultMode::Sleeping;
+    for (mode, shards) in [(FaultMode::InThread, 3), (FaultMode::Spinning, 2), (sleeping, 3), (sleeping, 16)] {
+        let device = Device::start_ahead(512, 64);
+        let bytes = Some((PAGES * PAGE) as u64);
+        let options = WindowOptions { mode, shards, bytes, ..WindowOptions::default() };
+        let window = Window::open(&device.socket(), &options).unwrap();
+        std::thread::scope(|scope| {
+            for user in 0..3 {
+                let window = &window;
+                scope.spawn(move || count(window, user));
+            }
+            // All pages in a row, again and again.
+            scope.spawn(|| (0..8 * PAGES).for_each(|page| assert_eq!(load(&window, page % PAGES * 512 + 9), 0)));
+        });
+        let handlers = if mode == FaultMode::InThread { 0 } else { shards };
+        assert_eq!(window.threads(), 2 + handlers, "{mode:?}, {shards} parts");
+        assert!(window.stats().left_dirty > 1000, "{mode:?}, {shards} parts: {:?}", window.stats());
+        if mode != FaultMode::InThread {
+            freezes_whole(&window, PAGES);
+        }
+        // SAFETY: the child does nothing but to touch the window.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            load(&window, (PAGES - 1) * 512);
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(0) };
+        }
+        let mut status = 0;
+        // SAFETY: the child is this process's own, and the value lives.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(libc::WTERMSIG(status), libc::SIGSEGV, "{mode:?}, {shards} parts");
+        // A page that is on its way in, ahead, is refused.
+        let began = Instant::now();
+        while window.evict(0..PAGES as u64).unwrap().refused > 0 {
+            assert!(began.elapsed() < PATIENCE, "{mode:?}, {shards} parts");
+        }
+        drop(window);
+        let whole = open(&device, FaultMode::InThread);
+        (0..PAGES * 3).for_each(|at| assert_eq!(load(&whole, at / 3 * 512 + at % 3), 20, "{mode:?}, {shards} parts"));
+    }
+    let device = Device::start(64, 16, None);
+    let options = WindowOptions { shards: SHARDS_MAX + 1, ..WindowOptions::default() };
+    let refused = Window::open(&device.socket(), &options).unwrap_err().to_string();
+    assert!(refused.contains("at most 16 parts") && refused.contains("not 17"), "{refused}");
+}
+
+/// A thread that stores to every part all the time stores nothing while the window is frozen.
+fn freezes_whole(window: &Window, pages: usize) {
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Each round stores to all pages: at any instant they have this round's number or that of before.
+            let mut round = 1;
+            while !is_over.load(Ordering::Relaxed) {
+                (0..pages).for_each(|page| store(window, page * 512 + 100, round));
+                round += 1;
+            }
+        });
+        for _ in 0..5 {
+            let frozen = window.freeze().unwrap();
+            let mut words = vec![0; pages];
+            let word = |bytes: &[u8; PAGE]| u64::from_le_bytes(bytes[800..808].try_into().unwrap());
+            frozen.copy(0..pages as u64, |page, bytes| words[page as usize] = word(bytes)).unwrap();
+            let first = words[0];
+            let turn = words.iter().position(|word| *word != first).unwrap_or(pages);
+            let is_one_instant = words[turn..].iter().all(|word| *word + 1 == first);
+            assert!(is_one_instant, "page {turn} and on: {:?}", &words[turn..]);
+            drop(frozen);
+            std::thread::sleep(Duration::from_millis(3));
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+}
+
 /// Counts to 20 in a word of each page.
 fn count(window: &Window, user: usize) {
     let mut state = user as u64;
@@ -400,7 +482,8 @@ fn the_child() {
         let first: u64 = words[1].parse().unwrap();
         return (first..first + 5).for_each(|seed| scribble(socket.as_ref(), seed));
     }
-    let window = Window::open(socket.as_ref(), &WindowOptions { mode, ..WindowOptions::default() });
+    let shards = words.get(3).map_or(1, |word| word.parse().unwrap());
+    let window = Window::open(socket.as_ref(), &WindowOptions { mode, shards, ..WindowOptions::default() });
     let window = window.unwrap_or_else(|error| {
         eprintln!("{error}");
         std::process::exit(9);
@@ -409,6 +492,18 @@ fn the_child() {
         "count" => count(&window, words[1].parse().unwrap()),
         "opens" => {}
         "holds" => hold_and_stop(&window),
+        "pins" => {
+            let pinned = window.pin(0..12).unwrap();
+            eprintln!("{} pages are pinned", pinned.done);
+            std::thread::park();
+        }
+        "policies" => {
+            eprintln!("it begins");
+            loop {
+                window.set_policy("sieve").unwrap();
+                window.set_policy("s3-fifo").unwrap();
+            }
+        }
         "alarms" => touch_in_alarms(&window),
         "load" => _ = load(&window, words[1].parse::<usize>().unwrap() * 512),
         // Until it is killed, or the device is.
@@ -488,8 +583,8 @@ fn a_window_of_64_gib_on_a_file_reads_back_right_in_bounded_memory() {
 }
 
 /// A process that loads and stores for ever, once it has begun.
-fn churning(mode: FaultMode, device: &Device) -> std::process::Child {
-    let mut program = child(&format!("churn 0 {mode:?}"), device);
+fn churning(mode: FaultMode, shards: usize, device: &Device) -> std::process::Child {
+    let mut program = child(&format!("churn 0 {mode:?} {shards}"), device);
     let mut byte = [0];
     std::io::Read::read_exact(program.stderr.as_mut().unwrap(), &mut byte).unwrap();
     program
@@ -508,9 +603,9 @@ fn await_end(child: &mut std::process::Child) -> std::process::ExitStatus {
 
 #[test]
 fn a_program_whose_device_dies_gets_sigbus_and_a_message() {
-    for mode in MODES {
+    for (mode, shards) in MODES.into_iter().flat_map(|mode| [1, 3].map(|shards| (mode, shards))) {
         let mut device = Device::start(512, 64, None);
-        let mut program = churning(mode, &device);
+        let mut program = churning(mode, shards, &device);
         await_figures(&device, |stats| stats.left_dirty > 100);
         assert!(program.try_wait().unwrap().is_none(), "{mode:?}: it runs");
         device.kill();
@@ -526,7 +621,7 @@ fn a_program_whose_device_dies_gets_sigbus_and_a_message() {
 fn a_program_that_is_killed_in_a_fault_leaves_the_device_whole() {
     let device = Device::start(512, 64, None);
     for round in 0..10 {
-        let mut program = churning(FaultMode::InThread, &device);
+        let mut program = churning(FaultMode::InThread, 1, &device);
         std::thread::sleep(Duration::from_millis(20 + round * 7));
         program.kill().unwrap();
         program.wait().unwrap();
@@ -631,6 +726,97 @@ fn what_a_program_had_pinned_is_free_when_it_has_ended() {
         assert!(began.elapsed() < PATIENCE, "{error}");
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+#[test]
+fn what_a_killed_program_had_pinned_is_free_and_what_others_pinned_is_not() {
+    let device = Device::start(512, 64, None);
+    let mut control = Control::open(&device.socket()).unwrap();
+    let other = open(&device, FaultMode::InThread);
+    // 16 pages may be pinned: 4 for whoever uses the control socket, 12 for the program.
+    assert_eq!(control.pin(100..104).unwrap().done, 4);
+    for mode in ["InThread", "Sleeping"] {
+        let mut program = child(&format!("pins 0 {mode}"), &device);
+        let mut line = String::new();
+        BufReader::new(program.stderr.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "12 pages are pinned\n", "{mode}");
+        assert!(matches!(other.pin(20..21), Err(WindowError::Command { refusal: Refusal::PinLimit { .. }, .. })));
+        program.kill().unwrap();
+        program.wait().unwrap();
+        let began = Instant::now();
+        while let Err(error) = other.pin(20..32) {
+            assert!(began.elapsed() < PATIENCE, "{mode}: {error}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // The pages that were pinned leave; those of the control socket stay.
+        assert_eq!(other.evict(0..12).unwrap().refused, 0, "{mode}");
+        assert_eq!(other.evict(100..104).unwrap().refused, 4, "{mode}");
+        assert!(control.stats().unwrap().contains("\"pinned_by_control\":4"), "{mode}");
+        assert_eq!(other.unpin(20..32).unwrap().done, 12, "{mode}");
+    }
+}
+
+/// A program that gives a command and detaches without waiting for its end; what it was answered.
+fn command_and_detach(device: &Device, tag: u32, command: WindowCommand) -> ToMapper {
+    let socket = UnixStream::connect(device.socket()).unwrap();
+    let mut welcome = [0; WELCOME_BYTES];
+    let (_, fds) = pass::receive(&socket, &mut welcome).unwrap();
+    let [_memory, segment, bell, _device] = <[_; 4]>::try_from(fds).unwrap();
+    let segment = Region::from_fd(segment).unwrap();
+    let bell = Doorbell::new(&Region::from_fd(bell).unwrap().find("bell").unwrap(), 0);
+    let ring = |name| {
+        let object = segment.find(name).unwrap();
+        Ring::open(SharedLines::new(&object, 0, (ring_bytes(RING_ENTRIES) / 64) as usize)).unwrap()
+    };
+    let (mut to_device, mut from_device) = (ring("to-device").producer(), ring("to-mapper").consumer());
+    for message in [ToDevice::Command(tag, command), ToDevice::Detach] {
+        to_device.push(message.encode().unwrap()).unwrap();
+    }
+    bell.ring();
+    let began = Instant::now();
+    loop {
+        if let Some(words) = from_device.pop() {
+            return ToMapper::decode(&words).unwrap();
+        }
+        assert!(began.elapsed() < PATIENCE, "the answer is lost");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_policy_is_changed_and_answered_though_who_asked_goes_at_once() {
+    let device = Device::start(512, 64, None);
+    let window = open(&device, FaultMode::InThread);
+    let expected = Report { done: 1, ..Report::default() };
+    for tag in 0..40 {
+        let name = ["sieve", "s3-fifo", "lru"][tag as usize % 3].to_owned();
+        let command = WindowCommand::Policy { name: name.clone(), parameters: Default::default() };
+        let answer = command_and_detach(&device, tag, command);
+        assert_eq!(answer, ToMapper::Done { tag, result: Ok(expected) }, "{name}");
+        // In order, by the library.
+        assert_eq!(open(&device, FaultMode::InThread).set_policy("sieve").unwrap(), expected);
+        // Over the control socket, by one who says no more, and by one who does not listen.
+        for shut in [Shutdown::Write, Shutdown::Both] {
+            let mut socket = UnixStream::connect(control_of(&device.socket())).unwrap();
+            socket.write_all(format!("policy {name}\n").as_bytes()).unwrap();
+            socket.shutdown(shut).unwrap();
+            let mut answer = String::new();
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            socket.read_to_string(&mut answer).unwrap();
+            assert_eq!(answer, if shut == Shutdown::Write { "ok 1 0 0\n" } else { "" }, "{name}");
+        }
+        (0..512).for_each(|page| store(&window, page * 512, page as u64));
+    }
+    // Killed somewhere in the middle of it, and others have their answers.
+    for _ in 0..5 {
+        let mut program = child("policies", &device);
+        BufReader::new(program.stderr.take().unwrap()).read_line(&mut String::new()).unwrap();
+        assert_eq!(window.set_policy("lru").unwrap(), expected);
+        program.kill().unwrap();
+        program.wait().unwrap();
+        (0..512).for_each(|page| assert_eq!(load(&window, page * 512), page as u64));
+    }
+    assert_eq!(Control::open(&device.socket()).unwrap().set_policy("clock").unwrap(), expected);
 }
 
 #[test]

@@ -10,8 +10,8 @@ use std::path::Path;
 use libc::{iovec, mode_t, off_t, size_t, ssize_t};
 
 use crate::dax::{self, Errno, Named};
-use crate::mapping;
 use crate::own::{self, Next};
+use crate::{mapping, streams};
 
 /// A function of some names, with what each of them is elsewhere. A thread may be cancelled there.
 macro_rules! exports {
@@ -130,13 +130,47 @@ exports!([sendfile, sendfile64] (to: c_int, from: c_int, at: *mut off_t, bytes: 
 exports!([splice]
     (from: c_int, from_at: *mut off_t, to: c_int, to_at: *mut off_t, bytes: size_t, flags: c_uint) -> ssize_t,
     |next| refused(from, to).unwrap_or_else(next));
-// The C library reads and writes there by itself.
+// The C library would read and write there by itself.
 exports!([fdopen] (fd: c_int, mode: Text) -> *mut c_void,
-    |next| refused(fd, fd).map_or_else(next, |_| std::ptr::null_mut()));
+    |next| streamed_fd(fd, mode).unwrap_or_else(next));
+exports!([fopen, fopen64] (path: Text, mode: Text) -> *mut c_void,
+    |next| streamed(path, mode).unwrap_or_else(next));
+exports!([freopen, freopen64] (path: Text, mode: Text, stream: *mut c_void) -> *mut c_void,
+|next| match by_path(libc::AT_FDCWD, path) {
+    Some(named) => {
+        let path = named.extent.path.display();
+        say!("osier run: {path} is in a device's window, where no stream can be opened anew: use fopen or open");
+        own::set_errno(libc::EINVAL);
+        std::ptr::null_mut()
+    }
+    None => next(),
+});
+
+// The file that stands in has what a file of its kind has, and nothing that outlives it.
+exports!([getxattr, lgetxattr] (path: Text, name: Text, to: *mut c_void, bytes: size_t) -> ssize_t,
+|next| match by_path(libc::AT_FDCWD, path) {
+    // SAFETY: the caller's name and buffer.
+    Some(named) => unsafe { libc::fgetxattr(named.fd, name, to, bytes) },
+    None => next(),
+});
+exports!([listxattr, llistxattr] (path: Text, to: *mut c_char, bytes: size_t) -> ssize_t,
+|next| match by_path(libc::AT_FDCWD, path) {
+    // SAFETY: the caller's buffer.
+    Some(named) => unsafe { libc::flistxattr(named.fd, to, bytes) },
+    None => next(),
+});
+exports!([setxattr, lsetxattr] (path: Text, name: Text, from: *const c_void, bytes: size_t, flags: c_int) -> c_int,
+    |next| by_path(libc::AT_FDCWD, path).map_or_else(next, |_| fail(libc::EOPNOTSUPP)));
+exports!([fsetxattr] (fd: c_int, name: Text, from: *const c_void, bytes: size_t, flags: c_int) -> c_int,
+    |next| dax::by_fd(fd).map_or_else(next, |_| fail(libc::EOPNOTSUPP)));
+exports!([removexattr, lremovexattr] (path: Text, name: Text) -> c_int,
+    |next| by_path(libc::AT_FDCWD, path).map_or_else(next, |_| fail(libc::EOPNOTSUPP)));
+exports!([fremovexattr] (fd: c_int, name: Text) -> c_int,
+    |next| dax::by_fd(fd).map_or_else(next, |_| fail(libc::EOPNOTSUPP)));
 
 /// Which way bytes go.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+pub enum Way {
     Read,
     Write,
 }
@@ -179,6 +213,39 @@ fn opened(directory: c_int, path: Text, flags: c_int) -> Option<c_int> {
     })
 }
 
+/// A stream on a path; none where the C library's own is wanted.
+fn streamed(path: Text, mode: Text) -> Option<*mut c_void> {
+    by_path(libc::AT_FDCWD, path)?;
+    // SAFETY: the caller's promise: a mode that ends in zero.
+    let mode = unsafe { CStr::from_ptr(mode) };
+    let none = std::ptr::null_mut();
+    let Some(flags) = streams::flags_of(mode) else {
+        own::set_errno(libc::EINVAL);
+        return Some(none);
+    };
+    let Some(fd) = opened(libc::AT_FDCWD, path, flags).filter(|fd| *fd >= 0) else { return Some(none) };
+    let stream = streams::open(fd, mode);
+    if stream.is_null() {
+        // SAFETY: the descriptor is this call's own.
+        unsafe { libc::close(fd) };
+    }
+    Some(stream)
+}
+
+/// The same on a descriptor, which has to be open for what is wanted.
+fn streamed_fd(fd: c_int, mode: Text) -> Option<*mut c_void> {
+    dax::by_fd(fd)?;
+    // SAFETY: as above.
+    let mode = unsafe { CStr::from_ptr(mode) };
+    let has = dax::mode_of(fd) & libc::O_ACCMODE;
+    let wanted = streams::flags_of(mode).map(|flags| flags & libc::O_ACCMODE);
+    if wanted.is_none_or(|wanted| has != libc::O_RDWR && has != wanted) {
+        own::set_errno(libc::EINVAL);
+        return Some(std::ptr::null_mut());
+    }
+    Some(streams::open(fd, mode))
+}
+
 fn looked_at(directory: c_int, path: Text, to: *mut libc::stat) -> Option<c_int> {
     let named = by_path(directory, path)?;
     let Some(stat) = own::stat(named.fd) else { return Some(-1) };
@@ -209,6 +276,11 @@ fn moved_parts(fd: c_int, parts: Parts, count: c_int, offset: Option<off_t>, way
     // SAFETY: the caller's promise of so many parts.
     let parts = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(parts, count) } };
     moved(fd, parts, offset, way)
+}
+
+/// Moves bytes at a descriptor's place; one that stands for no path any more is none.
+pub fn moved_at(fd: c_int, at: *mut c_void, bytes: size_t, way: Way) -> ssize_t {
+    moved(fd, &[part(at, bytes)], None, way).unwrap_or_else(|| fail(libc::EBADF) as ssize_t)
 }
 
 /// Moves bytes between the program's memory and a path, at an offset or at the descriptor's place.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use osier_client::Frozen;
 
+use crate::callers;
 use crate::own::{self, MAP_FAILED};
 use crate::space::{PAGE, SPACE};
 use crate::{HIGH, LOW, RUN, is_owner};
@@ -36,6 +37,7 @@ fn heap() -> (usize, usize) {
 }
 
 extern "C" fn prepare() {
+    callers::before_fork();
     SPACE.lock();
     let Some(run) = RUN.get().filter(|run| is_owner(run)) else { return };
     match run.window.freeze() {
@@ -89,6 +91,7 @@ extern "C" fn parent() {
     }
     drop(take_frozen());
     SPACE.unlock();
+    callers::after_fork();
 }
 
 extern "C" fn child() {
@@ -108,4 +111,5 @@ extern "C" fn child() {
         }
     }
     SPACE.unlock();
+    callers::after_fork();
 }

@@ -16,6 +16,7 @@ macro_rules! say {
     }};
 }
 
+mod callers;
 mod dax;
 mod exports;
 mod files;
@@ -27,6 +28,7 @@ mod own;
 mod ranges;
 mod space;
 mod statistics;
+mod streams;
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -132,7 +134,7 @@ fn start_heap(settings: Settings) -> Result<(), CannotStart> {
     let window = Window::open(&settings.socket, &options(&settings, None))?;
     own::await_threads(window.threads());
     let bytes = window.len() as u64;
-    let lease = Lease::take(&settings.socket, bytes, settings.heap_of(bytes)).map_err(|error| CannotStart {
+    let lease = settings.take_heap(bytes).map_err(|error| CannotStart {
         text: error.to_string(),
         is_no_room: matches!(error, osier_client::heap::LeaseError::NoRoom { .. }),
     })?;
@@ -143,6 +145,7 @@ fn start_heap(settings: Settings) -> Result<(), CannotStart> {
     note_range(base + range.start as usize, base + range.end as usize);
     fork::begin()?;
     statistics::begin();
+    callers::begin(&run.settings.call_sites);
     SERVES.store(true, Ordering::Release);
     Ok(())
 }

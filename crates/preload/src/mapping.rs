@@ -2,6 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
+use osier_client::placement::Placement;
+
+use crate::callers::{self, Call};
 use crate::own::{self, MAP_FAILED};
 use crate::space::{PAGE, SPACE, begin_use, make_zero};
 use crate::{HIGH, LOW, RUN, dax, guest, is_in_heap, serves};
@@ -23,7 +26,7 @@ pub fn in_heap(at: usize, bytes: usize) -> Option<(usize, usize)> {
     (start < end).then(|| (start, end - start))
 }
 
-pub fn mmap(at: usize, bytes: usize, protection: i32, flags: i32, fd: i32, offset: i64) -> usize {
+pub fn mmap(at: usize, bytes: usize, protection: i32, flags: i32, fd: i32, offset: i64, call: Call) -> usize {
     if let Some(mapped) = guest::mmap(at, bytes, protection, flags, fd, offset) {
         return mapped;
     }
@@ -36,13 +39,23 @@ pub fn mmap(at: usize, bytes: usize, protection: i32, flags: i32, fd: i32, offse
     if flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0 && in_heap(at, bytes).is_some() {
         return map_over(at, bytes, protection, flags);
     }
-    let threshold = RUN.get().map_or(u64::MAX, |run| run.settings.threshold_bytes);
     let is_plain = flags & !(PRIVATE | HARMLESS) == 0 && flags & PRIVATE == PRIVATE;
     // A place that the program would like is one of the kernel's.
-    if at != 0 || !is_plain || protection != READ_WRITE || (bytes as u64) < threshold {
+    let can = at == 0 && is_plain && protection == READ_WRITE && bytes > 0;
+    let threshold = RUN.get().map_or(u64::MAX, |run| run.settings.threshold_bytes);
+    let goes_to_window = can
+        && match callers::decide(bytes, call) {
+            Some(placement) => placement == Placement::Window,
+            None => bytes as u64 >= threshold,
+        };
+    if !goes_to_window {
         return own::mmap(at, bytes, protection, flags, fd, offset);
     }
-    map_new(bytes)
+    let new = map_new(bytes);
+    if new != MAP_FAILED {
+        callers::count(bytes, call);
+    }
+    new
 }
 
 /// New pages of the heap, zero.

@@ -4,7 +4,10 @@
 //! faults must not wait for itself, so nothing of its own may lie in the window.
 
 use std::alloc::{GlobalAlloc, Layout};
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, CString, c_void};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 /// What the C library's own names are, by which it can be had although others are in their place.
@@ -150,6 +153,16 @@ pub fn stat(fd: i32) -> Option<libc::stat> {
         let mut stat: libc::stat = std::mem::zeroed();
         (libc::syscall(libc::SYS_fstat, fd, &raw mut stat) == 0).then_some(stat)
     }
+}
+
+/// `open` of the kernel, to read.
+pub fn open(path: &Path) -> Option<OwnedFd> {
+    let path = CString::new(path.as_os_str().as_bytes()).ok()?;
+    // SAFETY: the name ends in zero.
+    let fd =
+        unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    // SAFETY: the descriptor is new and owned by nobody else.
+    (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
 /// `mmap` of the kernel.

@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use libmimalloc_sys as mi;
 use osier_client::heap::HEAP_UNIT_BYTES;
@@ -64,6 +64,9 @@ pub fn begin(run: &Run, base: usize) {
         mi::mi_option_set(OPTION_SHOW_ERRORS, 0);
     }
     grow(0, 0);
+    // What it needs once for all memory is asked for now: in the heap it would lie across parts that it could take.
+    // SAFETY: plain calls; it gave the block.
+    unsafe { mi::mi_free(mi::mi_malloc(1)) };
 }
 
 impl Space {
@@ -99,6 +102,23 @@ impl Space {
         let used = self.heap.end - self.heap.start - self.free.pages();
         USED_MAX.fetch_max(used, Ordering::Relaxed);
         taken
+    }
+
+    /// The allocator finds no part of so many bytes. Said once: programs seldom say more than that memory is missing.
+    fn say_full(&self, bytes: usize) {
+        static IS_SAID: AtomicBool = AtomicBool::new(false);
+        let kib = |pages: u64| pages * PAGE as u64 / 1024;
+        let all = kib(self.heap.end - self.heap.start);
+        if bytes as u64 / 1024 <= all && !IS_SAID.swap(true, Ordering::Relaxed) {
+            say!(
+                "{}: process {}: the allocator takes {} KiB of the heap now, and of its {all} KiB no so many are free \
+                 together; {} KiB are left for mappings; ask for a larger heap (--heap)",
+                crate::who(),
+                std::process::id(),
+                bytes / 1024,
+                kib(self.free.pages())
+            );
+        }
     }
 
     /// Gives the program pages of its own; they may have to be made zero.
@@ -187,7 +207,10 @@ fn grow(grown: u64, bytes: usize) -> bool {
         let Some(least) = least.checked_next_multiple_of(unit) else { return false };
         let whole = |bytes: usize| (bytes / PAGE) as u64;
         let range = space.take(whole(least.max(step)), SLICE_PAGES);
-        let Some(range) = range.or_else(|| space.take(whole(least), SLICE_PAGES)) else { return false };
+        let Some(range) = range.or_else(|| space.take(whole(least), SLICE_PAGES)) else {
+            space.say_full(least);
+            return false;
+        };
         let is_zero = begin_use(&range);
         let (at, bytes) = (space.address(range.start), (range.end - range.start) as usize * PAGE);
         // SAFETY: the range is in the window and nobody else's, for as long as the process lives. It counts as memory

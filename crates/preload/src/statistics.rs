@@ -8,7 +8,7 @@ use osier_client::extent::Extent;
 use osier_client::{Histogram, Window, WindowStats};
 
 use crate::space::{PAGE, REFUSED, USED_MAX};
-use crate::{RUN, Run, dax, guest, is_owner, who};
+use crate::{RUN, Run, callers, dax, guest, is_owner, who};
 
 static IS_SAID: AtomicBool = AtomicBool::new(false);
 
@@ -41,6 +41,11 @@ pub fn end() {
     dax::each_window(|extent, window| paths.push(Use::new(window, path_text(extent, window), path_json(extent))));
     if (heap.is_none() && paths.is_empty()) || IS_SAID.swap(true, Ordering::AcqRel) {
         return;
+    }
+    // Wherever the figures go: rules that do nothing are mistakes.
+    let unused = callers::unused(who());
+    if !unused.is_empty() {
+        say!("{}", unused.trim_end());
     }
     let text = if settings.json { json(heap.as_ref(), &paths) } else { text(heap.iter().chain(&paths)) };
     match &settings.stats {
@@ -90,13 +95,18 @@ fn heap_text(run: &Run) -> String {
     if guest::is_one() {
         return format!("{}: process {}: a guest with {kib} KiB in the window of {device}\n", who(), run.pid);
     }
+    let all = run.window.len() as u64 / 1024;
+    let left = match run.settings.heap_bytes {
+        None if !run.settings.children && kib < all => format!(" (what was left of {all} KiB)"),
+        _ => String::new(),
+    };
     format!(
-        "{}: process {}: at most {} KiB of a heap of {kib} KiB in the window of {device}; {} requests refused\n",
+        "{}: process {}: at most {} KiB of a heap of {kib} KiB in the window of {device}{left}; {} requests refused\n",
         who(),
         run.pid,
         USED_MAX.load(Ordering::Relaxed) * PAGE as u64 / 1024,
         REFUSED.load(Ordering::Relaxed)
-    )
+    ) + &callers::text(who())
 }
 
 fn path_text(extent: &Extent, window: &Window) -> String {
@@ -154,7 +164,8 @@ fn heap_json(run: &Run) -> String {
         return format!("\"guest_bytes\": {bytes}");
     }
     format!(
-        "\"heap_bytes\": {bytes}, \"used_bytes_max\": {}, \"requests_refused\": {}",
+        "{}\"heap_bytes\": {bytes}, \"used_bytes_max\": {}, \"requests_refused\": {}",
+        callers::json(quoted),
         USED_MAX.load(Ordering::Relaxed) * PAGE as u64,
         REFUSED.load(Ordering::Relaxed)
     )

@@ -7,14 +7,19 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
+use clap::builder::RangedI64ValueParser;
 use osier_client::FaultMode;
 use osier_client::extent::{Extent, ExtentError, plain};
 use osier_client::heap::{self, Dax, HEAP_MIN_BYTES, LeaseError, Settings, THRESHOLD_BYTES, stand_in};
+use osier_client::placement::{CallSites, DEPTH_MAX, RULES_MAX, Rule, RuleError};
 
 use super::Context;
 use crate::exit::{Exit, Failure};
 use crate::preloaded::{self, ModeArg};
 use crate::units::parse_bytes;
+
+/// Most call sites that are said at the end.
+const CALL_SITES_MAX: i64 = 1000;
 
 /// Run a program with its heap in a device's memory
 ///
@@ -34,7 +39,8 @@ pub struct RunArgs {
     /// makes them; they are zero then. With this and without `--heap` the program's heap is ordinary memory.
     #[arg(long, value_name = "PATH[=SIZE]", value_parser = parse_dax)]
     dax: Vec<DaxArg>,
-    /// Bytes of the window for the program's heap, a multiple of 32 MiB, 64 MiB at least [default: all]
+    /// Bytes of the window for the program's heap, a multiple of 32 MiB, 64 MiB at least [default: the largest free
+    /// part]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     heap: Option<u64>,
     /// Anonymous mappings of so many bytes and more lie in the window
@@ -43,6 +49,23 @@ pub struct RunArgs {
     /// Allocations of fewer bytes stay in ordinary memory
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value_t = 0)]
     from_size: u64,
+    /// A file of rules of where allocations lie, by their call sites
+    ///
+    /// A line is a rule, as of `--place-rule`; what follows a `#` is not read. Those of `--place-rule` go before.
+    #[arg(long, value_name = "FILE")]
+    place: Option<PathBuf>,
+    /// A rule of where allocations lie: the first that fits decides, and where none does the other options do
+    ///
+    /// `window` or `memory`, then what it is of: `any`, or `module=NAME`, `module=NAME+0xOFFSET`, `symbol=NAME` of the
+    /// caller, `depth=N` callers further up, and `size=FROM..TO`; as in 'memory symbol=dictExpand depth=1'.
+    #[arg(long, value_name = "RULE", value_parser = parse_rule)]
+    place_rule: Vec<Rule>,
+    /// Say at the end which call sites took most bytes of the window, so many of them
+    #[arg(long, value_name = "NUMBER", default_value_t = 0, value_parser = shown())]
+    call_sites: u32,
+    /// These are of so many callers further up: 0 is who calls `malloc` or `mmap`
+    #[arg(long, value_name = "NUMBER", default_value_t = 0, value_parser = depths())]
+    call_depth: u8,
     /// Programs that the program starts have heaps in the window too
     ///
     /// Each has an eighth of it, unless `--heap` says otherwise.
@@ -76,6 +99,18 @@ fn parse_dax(text: &str) -> Result<DaxArg, String> {
     Ok(DaxArg { path, bytes })
 }
 
+fn shown() -> RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(0..=CALL_SITES_MAX)
+}
+
+fn depths() -> RangedI64ValueParser<u8> {
+    clap::value_parser!(u8).range(0..=i64::from(DEPTH_MAX))
+}
+
+fn parse_rule(text: &str) -> Result<Rule, RuleError> {
+    Rule::parse(text, |bytes| parse_bytes(bytes).ok())
+}
+
 /// Becomes the program.
 ///
 /// # Errors
@@ -85,6 +120,7 @@ pub fn run(args: &RunArgs, context: &Context) -> Result<Exit> {
     let mode = args.mode.mode();
     let has_heap = args.dax.is_empty() || args.heap.is_some();
     let least = if has_heap { HEAP_MIN_BYTES } else { 0 };
+    let call_sites = args.call_sites(has_heap)?;
     preloaded::check_window(&socket, mode, "a heap", least, args.heap)?;
     let name = &args.program[0];
     let program = preloaded::find(name).ok_or_else(|| {
@@ -104,8 +140,48 @@ pub fn run(args: &RunArgs, context: &Context) -> Result<Exit> {
         stand_in: None,
         dax,
         survives_power_loss,
+        call_sites,
     };
     preloaded::become_program(&program, name, &args.program[1..], &settings)
+}
+
+impl RunArgs {
+    /// The rules of the command line, then those of the file.
+    fn call_sites(&self, has_heap: bool) -> Result<CallSites> {
+        let refuse = |text: String| Err(Failure::new(Exit::Usage, text).into());
+        let mut rules = self.place_rule.clone();
+        if let Some(path) = &self.place {
+            let fail =
+                |error| Failure::new(Exit::Usage, format!("reading the rules {} failed: {error}", path.display()));
+            let text = fs::read_to_string(path).map_err(fail)?;
+            for (number, line) in (1..).zip(text.lines()) {
+                let line = line.split('#').next().unwrap_or_default().trim();
+                if line.is_empty() {
+                    continue;
+                }
+                match parse_rule(line) {
+                    Ok(rule) => rules.push(rule),
+                    Err(error) => return refuse(format!("{}:{number}: `{line}`: {error}", path.display())),
+                }
+            }
+        }
+        if rules.len() > RULES_MAX {
+            return refuse(RuleError::TooMany(rules.len()).to_string());
+        }
+        let call_sites = CallSites { rules, shown: self.call_sites, depth: self.call_depth };
+        let has_some = !call_sites.rules.is_empty() || call_sites.shown > 0;
+        if has_some && !has_heap {
+            return refuse(
+                "call sites are those of a heap, and with --dax alone there is none: add --heap SIZE".to_owned(),
+            );
+        }
+        if has_some && !cfg!(target_arch = "x86_64") {
+            return refuse(
+                "call sites are known on x86-64 alone; leave --place, --place-rule and --call-sites away".to_owned(),
+            );
+        }
+        Ok(call_sites)
+    }
 }
 
 impl DaxArg {

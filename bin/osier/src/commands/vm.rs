@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
 use osier_client::heap::{HEAP_UNIT_BYTES, Settings, StandIn, THRESHOLD_BYTES, stand_in};
+use osier_client::placement::CallSites;
 
 use super::Context;
 use crate::exit::{Exit, Failure};
@@ -137,6 +138,7 @@ pub fn run(args: &VmArgs, context: &Context) -> Result<Exit> {
         stand_in: Some(StandIn { fd, window_bytes: offer.bytes }),
         dax: Vec::new(),
         survives_power_loss: false,
+        call_sites: CallSites::default(),
     };
     tell!(
         "osier vm: {} of the window of {} {}; {why}",

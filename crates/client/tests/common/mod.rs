@@ -52,6 +52,12 @@ impl Device {
         Device::launch(pages, cache, &[&sampling], |_| {})
     }
 
+    /// A device that brings in the next eight pages ahead.
+    pub fn start_ahead(pages: u64, cache: u64) -> Device {
+        let ahead = ["cache.prefetch=\"next-n\"", "cache.prefetch_parameters={degree=8,tagged=1}"];
+        Device::launch(pages, cache, &ahead, |_| {})
+    }
+
     /// A device whose flash is a file in a directory.
     pub fn start_in_file(pages: u64, cache: u64, media: &Path) -> Device {
         Device::launch(pages, cache, &[], |command| _ = command.env(MEDIA, media))
