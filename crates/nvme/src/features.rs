@@ -55,11 +55,11 @@ impl Features {
     pub fn new(identity: &Identity) -> Features {
         Features {
             write_cache: identity.volatile_cache,
-            over_kelvin: identity.warning_kelvin,
+            over_kelvin: over_kelvin(identity),
             under_kelvin: 0,
             events: 0,
             keep_alive_ms: 0,
-            default_over_kelvin: identity.warning_kelvin,
+            default_over_kelvin: over_kelvin(identity),
             has_cache: identity.volatile_cache,
         }
     }
@@ -139,6 +139,11 @@ impl Features {
         }
         Ok(Set { result })
     }
+}
+
+/// Where a profile does not throttle, nothing is too hot.
+fn over_kelvin(identity: &Identity) -> u16 {
+    if identity.warning_kelvin == 0 { NO_THRESHOLD } else { identity.warning_kelvin }
 }
 
 fn is_changeable(feature: u8) -> bool {

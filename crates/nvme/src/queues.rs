@@ -109,6 +109,7 @@ impl Queues {
         registers.store(CAP, capabilities as u32);
         registers.store(CAP + 4, (capabilities >> 32) as u32);
         registers.store(VS, VERSION);
+        clear_doorbells(registers);
         registers.store(CSTS, 0);
         Queues {
             life: Life::Disabled,
@@ -174,11 +175,7 @@ impl Queues {
             self.submission.clear();
             self.completion.clear();
             self.life = Life::Disabled;
-            // Doorbells begin anew with their queues; a client that is no driver of the standard may not clear them.
-            for queue in 0..=IO_QUEUES_MAX {
-                registers.store(tail_doorbell(queue), 0);
-                registers.store(head_doorbell(queue), 0);
-            }
+            clear_doorbells(registers);
             registers.store(CSTS, 0);
         }
     }
@@ -384,6 +381,14 @@ impl Queues {
         }
         *place = None;
         Ok(())
+    }
+}
+
+/// Doorbells begin anew with their queues.
+fn clear_doorbells(registers: &impl Registers) {
+    for queue in 0..=IO_QUEUES_MAX {
+        registers.store(tail_doorbell(queue), 0);
+        registers.store(head_doorbell(queue), 0);
     }
 }
 

@@ -189,12 +189,7 @@ impl Waiter {
     /// Waits until `look` finds work, for at most `timeout`; nothing when the time ran out.
     ///
     /// Whoever makes work must ring `bell` after it. `look` must not consume anything but what it returns.
-    pub fn wait_for<T>(
-        &mut self,
-        bell: &Doorbell,
-        timeout: Duration,
-        look: impl FnMut() -> Option<T>,
-    ) -> Option<T> {
+    pub fn wait_for<T>(&mut self, bell: &Doorbell, timeout: Duration, look: impl FnMut() -> Option<T>) -> Option<T> {
         self.wait_for_any(&[bell], timeout, look)
     }
 
@@ -292,12 +287,7 @@ impl Waiter {
         None
     }
 
-    fn sleep<T>(
-        &mut self,
-        bells: &[&Doorbell],
-        deadline: Instant,
-        look: &mut impl FnMut() -> Option<T>,
-    ) -> Option<T> {
+    fn sleep<T>(&mut self, bells: &[&Doorbell], deadline: Instant, look: &mut impl FnMut() -> Option<T>) -> Option<T> {
         loop {
             // The sequences first: work that comes after this look is followed by another one.
             let mut observed = [0; BELLS_MAX];

@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use osier_domain::message::Request;
 use osier_domain::{
-    ActorId, Domain, Kind, Message, Nanos, Opcode, STREAMS_MAX, Side, Status, Step, StreamId, Whereabouts,
+    ActorId, Domain, Kind, Message, Nanos, Opcode, STREAMS_MAX, Side, SlotId, Status, Step, StreamId, Whereabouts,
 };
 use osier_flash::BLOCK_BYTES;
-use osier_pmr::{WaitPolicy, Waiter};
+use osier_pmr::{Doorbell, WaitPolicy, Waiter};
 use osier_sched::{Policy, policy};
 
 use crate::bootstrap::{Bootstrap, Event, Job, JobReport, Placement, Progress};
 use crate::client::{Ask, Client, Left};
+use crate::clients::Clients;
 use crate::clock;
 use crate::control::{Command, Gauge};
 use crate::corpus::Corpus;
@@ -113,16 +114,15 @@ impl Port for HostPort<'_> {
         self.client.has_room() && self.pacer.is_open(self.now)
     }
 
-    fn submit(&mut self, stream: StreamId, ask: Ask<'_>) -> bool {
+    fn submit(&mut self, stream: StreamId, ask: Ask<'_>) -> Option<SlotId> {
         if !self.has_room() {
-            return false;
+            return None;
         }
         let machine = &mut *self.machine;
-        let request = self.client.prepare(self.now, stream, ask, || machine.passed(Step::SlotFilled, None));
-        let Some(request) = request else { return false };
+        let request = self.client.prepare(self.now, stream, ask, || machine.passed(Step::SlotFilled, None))?;
         self.pacer.admitted(self.now, moved_bytes(&request));
         self.domain.submit(request, &mut Turn { machine: self.machine, compute: None });
-        true
+        Some(request.descriptor.slot)
     }
 
     fn moves(&self) -> u64 {
@@ -268,8 +268,15 @@ impl Host {
         let until = events.into_iter().flatten().fold(self.next_tick, Nanos::min);
         let left = Duration::from_nanos(until.0.saturating_sub(now.0)).min(IDLE_MAX);
         if !left.is_zero() {
-            let Host { machine, waiter, link, .. } = self;
-            let (since, slept) = machine.rest.wait(waiter, link.bell(), left, || link.has_message());
+            let Host { machine, waiter, link, workload, .. } = self;
+            let workload = workload.as_deref();
+            let clients = workload.and_then(Workload::bell);
+            let bells: &[&Doorbell] = match &clients {
+                Some(clients) => &[link.bell(), clients],
+                None => &[link.bell()],
+            };
+            let look = || link.has_message() || workload.is_some_and(Workload::has_offer);
+            let (since, slept) = machine.rest.wait(waiter, bells, left, look);
             self.meter.waited(reason, since, left.as_nanos() as u64, slept);
         }
     }
@@ -581,6 +588,7 @@ fn workload(
 ) -> Result<Option<Box<dyn Workload>>, RuntimeError> {
     Ok(match job {
         Job::Idle => None,
+        Job::Clients(spec) => Some(Box::new(Clients::new(setup, spec, delivered)?)),
         Job::Files(spec) => {
             let corpus = Corpus::load(&spec.inputs, spec.input_bytes_max)?;
             Some(Box::new(Files::new(spec.clone(), corpus, delivered)))
