@@ -14,7 +14,7 @@ mod listener;
 mod work;
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use osier_domain::message::FLAG_FUA;
 use osier_domain::{Nanos, Opcode, STREAMS_MAX, Status, StreamId, Tag};
@@ -49,6 +49,12 @@ const WORKS_MAX: usize = 1024;
 const OBSERVE_NS: u64 = 1_000_000_000;
 /// Absolute zero, in thousandths of a degree Celsius.
 const ZERO_KELVIN_MILLICELSIUS: i64 = -273_150;
+
+/// Where the clients of a device arrive.
+#[must_use]
+pub fn socket(image: &Path) -> PathBuf {
+    image.join("nvme.sock")
+}
 
 /// How clients are served.
 #[derive(Debug, Clone, Serialize, Deserialize)]
