@@ -60,6 +60,10 @@ fn run(socket: &Path, writes: bool, depth: u16, limit: Duration) -> Result<(), B
         }
     }
     let seconds = began.elapsed().as_secs_f64();
-    println!("{{\"ops\":{ended},\"per_second\":{:.0},\"us\":{:.2}}}", ended as f64 / seconds, seconds * 1e6 * f64::from(depth) / ended as f64);
+    println!(
+        "{{\"ops\":{ended},\"per_second\":{:.0},\"us\":{:.2}}}",
+        ended as f64 / seconds,
+        seconds * 1e6 * f64::from(depth) / ended as f64
+    );
     Ok(())
 }

@@ -468,6 +468,30 @@ impl Queue {
         self.pop(self.layout.completion, self.head, self.phase).is_none()
     }
 
+    /// Sleeps until a command ends, and reaps it; nothing when none has within `limit`, or when the device has gone
+    /// ([`Queue::has_lost_device`]).
+    pub fn wait(&mut self, limit: Duration) -> Option<(Slot, Status)> {
+        let until = Instant::now() + limit;
+        loop {
+            if let Some(ended) = self.reap() {
+                return Some(ended);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.has_lost_device() {
+                return None;
+            }
+            if self.arm() {
+                let time = rustix::time::Timespec {
+                    tv_sec: left.as_secs().cast_signed(),
+                    tv_nsec: i64::from(left.subsec_nanos()),
+                };
+                let mut fds = [rustix::event::PollFd::new(&self.waits, rustix::event::PollFlags::IN)];
+                // However it ends, the next look says what there is.
+                let _ = rustix::event::poll(&mut fds, Some(&time));
+            }
+        }
+    }
+
     /// Whether the device's process at the other end has gone.
     #[must_use]
     pub fn has_lost_device(&self) -> bool {
@@ -529,7 +553,7 @@ impl Queue {
         self.registers.word32(CC).store(CC_ENTRIES | CC_EN, Ordering::Release);
         self.peer.bell.ring();
         let status = || self.registers.word32(CSTS).load(Ordering::Acquire);
-        self.wait(|| status() & (CSTS_RDY | CSTS_CFS) != 0)?;
+        self.await_answer(|| status() & (CSTS_RDY | CSTS_CFS) != 0)?;
         if status() & CSTS_CFS != 0 {
             return Err(failed("it reports a fatal error".to_owned()));
         }
@@ -559,7 +583,7 @@ impl Queue {
     }
 
     /// Waits for something that comes soon, or for the device to go.
-    fn wait(&self, until: impl Fn() -> bool) -> Result<(), QueueError> {
+    fn await_answer(&self, until: impl Fn() -> bool) -> Result<(), QueueError> {
         let limit = Instant::now() + ANSWER_MAX;
         while !until() {
             let gone = self.has_lost_device();
@@ -590,7 +614,7 @@ impl Admin<'_> {
         queue.registers.word32(tail_doorbell(0)).store(self.tail, Ordering::Release);
         queue.peer.bell.ring();
         let (head, phase) = (self.head, self.phase);
-        queue.wait(|| queue.pop(ADMIN_COMPLETION, head, phase).is_some())?;
+        queue.await_answer(|| queue.pop(ADMIN_COMPLETION, head, phase).is_some())?;
         let ended = queue.pop(ADMIN_COMPLETION, head, phase).map_or(Status::INTERNAL_ERROR, |ended| ended.status);
         (self.head, self.phase) = step(head, phase, ADMIN_ENTRIES);
         queue.registers.word32(head_doorbell(0)).store(self.head, Ordering::Release);

@@ -168,8 +168,6 @@ impl Crash {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Job {
-    /// Nothing: wait for commands until told to stop.
-    Idle,
     /// Serve programs of this machine.
     Clients(ClientsSpec),
     /// Write real files and read them back.
