@@ -10,6 +10,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use super::lock::{Hold, Lane, RangeLock};
+use super::planted::{self, Bug};
 use super::pool::Pool;
 use super::session::{Answer, Command, Failure, Info, Payload, Request};
 use super::slab::Slab;
@@ -92,11 +93,7 @@ impl Bytes {
     /// What clients are told of it.
     #[must_use]
     pub fn info(&self) -> Info {
-        Info {
-            blocks: self.volume.blocks(),
-            is_read_only: self.volume.is_read_only(),
-            piece_blocks: self.piece_blocks,
-        }
+        Info { blocks: self.volume.blocks(), is_read_only: self.volume.is_read_only(), piece_blocks: self.piece_blocks }
     }
 
     /// Takes a request.
@@ -126,6 +123,9 @@ impl Bytes {
     fn work(&self, command: Command, pool: &mut Pool) -> (Work, Option<Hold>) {
         let hold = |span: Span| {
             let blocks = span.block()..span.end_block();
+            if !span.is_aligned() && planted::has(Bug::PatchAtOnce) {
+                return None;
+            }
             Some(if span.is_aligned() { self.lane.write(blocks) } else { self.lane.patch(blocks) })
         };
         match command {
@@ -421,7 +421,9 @@ fn keep_edge(payload: &mut Payload, edge: usize, before: &[u8]) {
     let at = if is_first { 0 } else { piece.len() - BLOCK_BYTES };
     let block = &mut piece[at..at + BLOCK_BYTES];
     block[..new.start].copy_from_slice(&before[..new.start]);
-    block[new.end..].copy_from_slice(&before[new.end..]);
+    if !planted::has(Bug::LoseTail) {
+        block[new.end..].copy_from_slice(&before[new.end..]);
+    }
 }
 
 impl Work {

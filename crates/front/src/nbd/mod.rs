@@ -11,13 +11,19 @@
 mod bytes;
 mod connection;
 mod lock;
+#[cfg(test)]
+#[path = "../../tests/nbd/memory.rs"]
+mod memory;
 mod outbox;
+mod planted;
 mod pool;
 pub mod server;
 mod session;
 mod slab;
 mod span;
 mod sys;
+#[cfg(test)]
+mod testing;
 pub mod volume;
 mod wire;
 

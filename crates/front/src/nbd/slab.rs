@@ -28,6 +28,11 @@ impl<T> Slab<T> {
         self.entries.get_mut(index as usize)?.as_mut()
     }
 
+    /// The lowest index in use.
+    pub fn first(&self) -> Option<u32> {
+        self.entries.iter().position(Option::is_some).map(|index| index as u32)
+    }
+
     pub fn take(&mut self, index: u32) -> Option<T> {
         let entry = self.entries.get_mut(index as usize)?.take()?;
         self.free.push(index);

@@ -89,7 +89,10 @@ mod tests {
         for &offset in &interesting {
             for &length in &interesting[1..] {
                 let span = Span::new(offset, length);
-                let touched = |block: u64| (block * BLOCK..(block + 1) * BLOCK).filter(|at| (offset..offset + length).contains(at)).count() as u64;
+                let touched = |block: u64| {
+                    (block * BLOCK..(block + 1) * BLOCK).filter(|at| (offset..offset + length).contains(at)).count()
+                        as u64
+                };
                 let blocks: Vec<u64> = (0..8).filter(|&block| touched(block) > 0).collect();
                 assert_eq!((span.block(), span.end_block()), (blocks[0], blocks[blocks.len() - 1] + 1));
                 let edges: Vec<u64> = blocks.iter().copied().filter(|&block| touched(block) < BLOCK).collect();
@@ -101,11 +104,13 @@ mod tests {
                 for &block in &blocks {
                     assert_eq!(span.within(block).len() as u64, touched(block));
                 }
-                let pieces: Vec<u64> = (0..span.pieces(2)).flat_map(|index| {
-                    let (first, count) = span.piece(2, index);
-                    assert!((1..=2).contains(&count));
-                    first..first + count
-                }).collect();
+                let pieces: Vec<u64> = (0..span.pieces(2))
+                    .flat_map(|index| {
+                        let (first, count) = span.piece(2, index);
+                        assert!((1..=2).contains(&count));
+                        first..first + count
+                    })
+                    .collect();
                 assert_eq!(pieces, blocks);
             }
         }

@@ -67,15 +67,15 @@ impl Disk {
                     .collect();
                 return Ok(Outcome::Extents(extents));
             }
+            Operation::Flush => {
+                self.flushes.fetch_add(1, Ordering::Relaxed);
+            }
             _ if self.is_read_only => return Err(VolumeError::WriteProtected),
             Operation::Write { data, fua, .. } => {
                 self.bytes.write().unwrap()[range].copy_from_slice(&data);
                 self.allocated.write().unwrap()[entries].fill(true);
                 self.fua_writes.fetch_add(u64::from(fua), Ordering::Relaxed);
                 return Ok(Outcome::Buffer { buffer: data, is_hole: false });
-            }
-            Operation::Flush => {
-                self.flushes.fetch_add(1, Ordering::Relaxed);
             }
             Operation::Deallocate { .. } => {
                 self.bytes.write().unwrap()[range].fill(0);

@@ -1,6 +1,7 @@
 //! The transmission phase: requests, and their replies.
 
 use super::{End, Event, Failure as Refused, Info, Refusal, Step, Stream};
+use crate::nbd::planted::{self, Bug};
 use crate::nbd::pool::Pool;
 use crate::nbd::slab::Slab;
 use crate::nbd::span::Span;
@@ -180,7 +181,8 @@ impl Transmission {
         if self.incoming.is_some() {
             return self.receive_payload(stream);
         }
-        if self.pending.len() >= stream.limits.outstanding_max || stream.out.parts() > 2 * stream.limits.outstanding_max
+        if (self.pending.len() >= stream.limits.outstanding_max && !planted::has(Bug::TakeWithoutBound))
+            || stream.out.parts() > 2 * stream.limits.outstanding_max
         {
             return Step::Blocked;
         }
@@ -235,7 +237,7 @@ impl Transmission {
         if header.flags & is_zeroed_slowly == is_zeroed_slowly {
             return refuse(Errno::NotSupported, "zeroes that take space are written like other bytes");
         }
-        let export_bytes = self.info.blocks * BLOCK_BYTES as u64;
+        let export_bytes = self.info.blocks * BLOCK_BYTES as u64 + u64::from(planted::has(Bug::ReachBeyondEnd));
         if header.offset.checked_add(header.length).is_none_or(|end| end > export_bytes) {
             // "Error values": NBD_ENOSPC for writes.
             return refuse(if writes { Errno::NoSpace } else { Errno::Invalid }, "beyond the end of the export");
@@ -299,7 +301,9 @@ impl Transmission {
             return Step::End(End::Violation("a payload beyond all bounds"));
         }
         stream.input.consume(self.headers.request_bytes());
-        stream.input.skip_more(payload);
+        if !planted::has(Bug::KeepRefusedPayload) {
+            stream.input.skip_more(payload);
+        }
         let to = Addressee { cookie: header.cookie, offset: header.offset };
         self.fail(stream, to, failure);
         Step::Again
@@ -327,6 +331,7 @@ impl Transmission {
     }
 
     pub fn answer(&mut self, stream: &mut Stream, token: u32, answer: Answer) {
+        let token = if planted::has(Bug::AnswerFirst) { self.pending.first().unwrap_or(token) } else { token };
         let Some(pending) = self.pending.take(token) else { panic!("request {token} is answered twice") };
         self.buffered -= pending.buffered;
         self.reply(stream, &pending, answer);
@@ -356,7 +361,9 @@ impl Transmission {
 
     fn send_data(&self, stream: &mut Stream, pending: &Pending, payload: Payload, holes: &[bool]) {
         assert_eq!(payload.span, pending.span, "what was read is not what was asked for");
-        let is_cut = !holes.is_empty() && self.headers != Headers::Simple && pending.flags & command_flag::DF == 0;
+        let is_cut = !holes.is_empty()
+            && self.headers != Headers::Simple
+            && (pending.flags & command_flag::DF == 0 || planted::has(Bug::CutUncut));
         if !is_cut {
             let length = payload.span.length as usize;
             stream.out.head(match self.headers {
@@ -372,7 +379,7 @@ impl Transmission {
             if is_cut && holes[piece] {
                 let length = range.len() as u32;
                 stream.out.head(wire::hole_chunk(self.headers, pending.to, is_last, offset, length));
-                offset += range.len() as u64;
+                offset += if planted::has(Bug::MisplaceHole) { 0 } else { range.len() as u64 };
                 stream.pool.give(buffer);
                 continue;
             }
