@@ -6,8 +6,8 @@ use super::replies::Style;
 
 /// Bytes of a block, and the most of one request and one option in these conversations.
 pub const BLOCK: u64 = 4096;
-pub const REQUEST_BYTES_MAX: u64 = 24 << 10;
-pub const OPTION_BYTES_MAX: u32 = 6 << 10;
+pub const REQUEST_BYTES_MAX: u64 = 12 << 10;
+pub const OPTION_BYTES_MAX: u32 = 1 << 10;
 pub const EXPORTS: [&str; 3] = ["first", "second", "drittes-größeres"];
 
 /// What is served.
@@ -82,7 +82,7 @@ struct Writer<'a> {
 pub fn conversation(seed: u64) -> Conversation {
     let rng = &mut Rng(seed);
     let world =
-        World { blocks: 1 + rng.below(12), is_read_only: rng.one_in(8), transfer_blocks_max: rng.pick(&[1, 2, 3, 32]) };
+        World { blocks: 1 + rng.below(5), is_read_only: rng.one_in(8), transfer_blocks_max: rng.pick(&[1, 2, 3, 32]) };
     let no_zeroes = rng.one_in(2);
     let model = vec![Some(0); (world.blocks * BLOCK) as usize];
     let talk = Conversation { world, style: Style::Simple, bytes: Vec::new(), expected: Vec::new(), is_broken: false };
@@ -159,7 +159,7 @@ impl Writer<'_> {
             }
             7 => {
                 let option = self.rng.pick(&[3, 6, 7, 8, 10, 77]);
-                let data = vec![0; OPTION_BYTES_MAX as usize + 1 + self.rng.below(4000) as usize];
+                let data = vec![0; OPTION_BYTES_MAX as usize + 1 + self.rng.below(1000) as usize];
                 self.send_option(option, &data, &[TOO_BIG]);
             }
             8 => self.info(),
