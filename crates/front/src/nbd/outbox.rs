@@ -8,7 +8,7 @@ use super::pool::Pool;
 use super::wire::Head;
 
 /// A part of a reply.
-enum Part {
+pub enum Part {
     Head(Head),
     /// Bytes of a buffer, which goes to the pool when they are sent.
     Body {
@@ -18,6 +18,12 @@ enum Part {
 }
 
 impl Part {
+    /// All of a buffer.
+    pub fn message(buffer: Vec<u8>) -> Part {
+        let range = 0..buffer.len();
+        Part::Body { buffer, range }
+    }
+
     fn bytes(&self) -> &[u8] {
         match self {
             Part::Head(head) => head.bytes(),
@@ -46,11 +52,10 @@ impl Outbox {
     }
 
     pub fn message(&mut self, buffer: Vec<u8>) {
-        let range = 0..buffer.len();
-        self.body(buffer, range);
+        self.push(Part::message(buffer));
     }
 
-    fn push(&mut self, part: Part) {
+    pub fn push(&mut self, part: Part) {
         self.bytes += part.bytes().len();
         self.parts.push_back(part);
     }

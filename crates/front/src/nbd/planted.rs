@@ -7,6 +7,8 @@ pub enum Bug {
     ReachBeyondEnd,
     /// The payload of a write that is refused is taken for requests.
     KeepRefusedPayload,
+    /// A write is refused before its payload has come.
+    AnswerEarly,
     /// What follows a hole is said to lie where the hole does.
     MisplaceHole,
     /// A read that is to come in one piece comes in several.

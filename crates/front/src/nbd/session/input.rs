@@ -40,6 +40,11 @@ impl Input {
         self.skip();
     }
 
+    /// Whether bytes that are still to come are let go.
+    pub fn is_skipping(&self) -> bool {
+        self.skipped > 0
+    }
+
     /// Lets go of what is there of the bytes to be skipped.
     pub fn skip(&mut self) {
         let there = self.skipped.min((self.end - self.start) as u64);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::transmission::Transmission;
 use super::{End, Event, Info, Phase, Session, Step};
+use crate::nbd::outbox::Part;
 use crate::nbd::volume::BLOCK_BYTES;
 use crate::nbd::wire::{
     self, CLIENT_FLAGS_BYTES, ContextRequest, Headers, InfoRequest, OptionHeader, export_flag, option, reply,
@@ -88,7 +89,10 @@ impl Session {
         }
         self.stream.input.skip_more(u64::from(header.length));
         let most = self.stream.limits.option_bytes_max;
-        self.refuse_option(header.option, Refused(reply::ERR_TOO_BIG, format!("at most {most} bytes of data")));
+        let mut out = Vec::new();
+        let text = format!("an option has at most {most} bytes of data here");
+        wire::option_reply(&mut out, header.option, reply::ERR_TOO_BIG, &[text.as_bytes()]);
+        self.stream.postponed = Some(Part::message(out));
         Step::Again
     }
 

@@ -1,6 +1,7 @@
 //! The transmission phase: requests, and their replies.
 
 use super::{End, Event, Failure as Refused, Info, Refusal, Step, Stream};
+use crate::nbd::outbox::Part;
 use crate::nbd::planted::{self, Bug};
 use crate::nbd::pool::Pool;
 use crate::nbd::slab::Slab;
@@ -305,7 +306,7 @@ impl Transmission {
             stream.input.skip_more(payload);
         }
         let to = Addressee { cookie: header.cookie, offset: header.offset };
-        self.fail(stream, to, failure);
+        stream.postponed = Some(self.failed(to, failure));
         Step::Again
     }
 
@@ -355,7 +356,7 @@ impl Transmission {
                 }
                 stream.out.message(wire::block_status_chunk(self.headers, pending.to, &extents));
             }
-            Answer::Failed(failure) => self.fail(stream, pending.to, failure),
+            Answer::Failed(failure) => stream.out.push(self.failed(pending.to, failure)),
         }
     }
 
@@ -391,11 +392,11 @@ impl Transmission {
         }
     }
 
-    fn fail(&self, stream: &mut Stream, to: Addressee, failure: Failure) {
+    fn failed(&self, to: Addressee, failure: Failure) -> Part {
         let Failure { error, offset, text } = failure;
         match self.headers {
-            Headers::Simple => stream.out.head(wire::simple_reply(to, Some(error))),
-            headers => stream.out.message(wire::error_chunk(headers, to, error, offset, text)),
+            Headers::Simple => Part::Head(wire::simple_reply(to, Some(error))),
+            headers => Part::message(wire::error_chunk(headers, to, error, offset, text)),
         }
     }
 }

@@ -31,6 +31,8 @@ struct Line {
     session: Session,
     bytes: Bytes,
     received: Vec<u8>,
+    /// Bytes that were received before, and bytes that were sent, whenever something was received.
+    timeline: Vec<(usize, usize)>,
 }
 
 impl Line {
@@ -41,11 +43,12 @@ impl Line {
         let export = MemoryExport { transfer_blocks_max, ..MemoryExport::new(EXPORTS[0], &Arc::new(disk)) };
         let bytes = Bytes::new(export.open().unwrap(), &Arc::new(RangeLock::default())).unwrap();
         let names = EXPORTS.iter().map(|name| (*name).to_owned()).collect();
-        Line { session: Session::new(names, LIMITS), bytes, received: Vec::new() }
+        Line { session: Session::new(names, LIMITS), bytes, received: Vec::new(), timeline: Vec::new() }
     }
 
     /// Gives the session bytes in pieces, and does what it asks for, one after the other.
     fn talk(&mut self, rng: &mut Rng, mut sent: &[u8]) -> Check<()> {
+        let all = sent.len();
         let mut idle = 0;
         while idle < 3 {
             // Cuts fall everywhere, most of them inside headers.
@@ -63,7 +66,7 @@ impl Line {
                 filled += count;
             }
             self.session.filled(filled);
-            let has_done = self.work()?;
+            let has_done = self.work(all - sent.len())?;
             idle = if filled > 0 || has_done { 0 } else { idle + 1 };
         }
         if !sent.is_empty() && self.session.end().is_none() {
@@ -72,7 +75,7 @@ impl Line {
         Ok(())
     }
 
-    fn work(&mut self) -> Check<bool> {
+    fn work(&mut self, given: usize) -> Check<bool> {
         let mut has_done = false;
         while let Some(event) = self.session.next_event() {
             has_done = true;
@@ -94,6 +97,7 @@ impl Line {
         let before = self.received.len();
         slices[..count].iter().for_each(|slice| self.received.extend_from_slice(slice));
         let sent = self.received.len() - before;
+        self.timeline.push((before, given));
         self.session.sent(sent);
         Ok(has_done || sent > 0)
     }
@@ -106,13 +110,21 @@ fn run(seed: u64) -> Check<()> {
     if line.bytes.is_busy() || line.session.outstanding() > 0 {
         return Err("something is not answered".to_owned());
     }
-    if talk.is_broken { Ok(()) } else { check(&talk, &line.received) }
+    if talk.is_broken { Ok(()) } else { check(&talk, &line) }
 }
 
-fn check(talk: &Conversation, received: &[u8]) -> Check<()> {
-    let mut replies = Replies(received);
+fn check(talk: &Conversation, line: &Line) -> Check<()> {
+    let mut replies = Replies(&line.received);
     replies.greeting()?;
     for expected in &talk.expected {
+        if let Expected::Reply { after, .. } = expected {
+            let begins = line.received.len() - replies.0.len();
+            let moment = line.timeline.partition_point(|(before, _)| *before <= begins);
+            let given = line.timeline[moment - 1].1;
+            if given < *after {
+                return Err(format!("answered after {given} bytes of {after}; {expected:?}"));
+            }
+        }
         check_one(talk, expected, &mut replies).map_err(|error| format!("{error}; {expected:?}"))?;
     }
     if replies.0.is_empty() { Ok(()) } else { Err(format!("{} bytes too many", replies.0.len())) }
@@ -139,7 +151,7 @@ fn check_one(talk: &Conversation, expected: &Expected, replies: &mut Replies<'_>
             let zeroes = replies.bytes(if *zeroes { 124 } else { 0 })?;
             if zeroes.iter().all(|byte| *byte == 0) { Ok(()) } else { Err("no zeroes".to_owned()) }
         }
-        Expected::Reply { cookie, offset, outcome } => {
+        Expected::Reply { cookie, offset, outcome, .. } => {
             let read = match outcome {
                 Outcome::Read { data, .. } => Some(data.len() as u64),
                 Outcome::Error { of_read, .. } | Outcome::Done { of_read } => of_read.then_some(0),
@@ -217,7 +229,14 @@ fn the_generator_reaches_what_it_is_for() {
 
 #[test]
 fn planted_bugs_are_found() {
-    let of_fuzzing = [Bug::ReachBeyondEnd, Bug::KeepRefusedPayload, Bug::MisplaceHole, Bug::CutUncut, Bug::LoseTail];
+    let of_fuzzing = [
+        Bug::ReachBeyondEnd,
+        Bug::KeepRefusedPayload,
+        Bug::AnswerEarly,
+        Bug::MisplaceHole,
+        Bug::CutUncut,
+        Bug::LoseTail,
+    ];
     for bug in of_fuzzing {
         plant(Some(bug));
         let found = first_failure(0..CASES / 20);

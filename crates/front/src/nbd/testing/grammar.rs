@@ -26,7 +26,13 @@ pub enum Expected {
     /// The reply to NBD_OPT_EXPORT_NAME, and whether zeroes follow it.
     ExportName { zeroes: bool },
     /// A reply to a request.
-    Reply { cookie: u64, offset: u64, outcome: Outcome },
+    Reply {
+        cookie: u64,
+        offset: u64,
+        outcome: Outcome,
+        /// Bytes of the conversation up to the end of the request: before those, nothing may be answered.
+        after: usize,
+    },
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -260,7 +266,8 @@ impl Writer<'_> {
     }
 
     fn expect(&mut self, cookie: u64, offset: u64, outcome: Outcome) {
-        self.talk.expected.push(Expected::Reply { cookie, offset, outcome });
+        let after = self.talk.bytes.len();
+        self.talk.expected.push(Expected::Reply { cookie, offset, outcome, after });
     }
 
     /// Somewhere in the export, near what is interesting.
