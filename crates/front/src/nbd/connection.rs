@@ -90,10 +90,15 @@ impl<'a> Connection<'a> {
                 self.session.refuse(Refusal::ShutDown);
             }
             self.work();
-            if let Err(error) = self.send() {
-                // What is under way is finished all the same: it was taken.
-                self.session.output_ended();
-                tracing::debug!(%error, "a client took no more replies");
+            match self.send() {
+                // What was sent may have made room for what is staged, and no more bytes need come to say so.
+                Ok(true) if self.session.has_staged() => continue,
+                Ok(_) => {}
+                Err(error) => {
+                    // What is under way is finished all the same: it was taken.
+                    self.session.output_ended();
+                    tracing::debug!(%error, "a client took no more replies");
+                }
             }
             if let Some(end) = self.session.end()
                 && self.session.outstanding() == 0
@@ -151,15 +156,17 @@ impl<'a> Connection<'a> {
         Bytes::new(volume, &served.lock).map_err(|error| format!("cannot open export {name:?}: {error}"))
     }
 
-    /// Sends what there is room for.
-    fn send(&mut self) -> io::Result<()> {
+    /// Sends what there is room for; whether that was anything.
+    fn send(&mut self) -> io::Result<bool> {
+        let mut has_sent = false;
         while self.session.has_output() {
             let mut slices = [IoSlice::new(&[]); PARTS_SENT_MAX];
             let count = self.session.output(&mut slices);
-            let Some(sent) = sys::send(self.socket, &slices[..count])? else { return Ok(()) };
+            let Some(sent) = sys::send(self.socket, &slices[..count])? else { break };
             self.session.sent(sent);
+            has_sent = true;
         }
-        Ok(())
+        Ok(has_sent)
     }
 
     /// Waits until there is something to do, and receives what is there. False: it took too long.
@@ -199,15 +206,19 @@ impl<'a> Connection<'a> {
     }
 
     fn wait(&self, to_read: bool, to_write: bool, milliseconds: Option<u32>) -> io::Result<()> {
-        let socket = Wait { fd: self.socket, to_read, to_write };
         let of_event = |fd| Wait { fd, to_read: true, to_write: false };
-        match &self.opened {
-            Some((_, bytes)) if bytes.is_busy() => match bytes.turn_event() {
-                Some(turn) => sys::wait(&[socket, of_event(bytes.event()), of_event(turn)], milliseconds),
-                None => sys::wait(&[socket, of_event(bytes.event())], milliseconds),
-            },
-            _ => sys::wait(&[socket], milliseconds),
+        let mut waits = Vec::with_capacity(3);
+        // A socket whose client has gone is always ready, so one that nothing is wanted of is left out.
+        if to_read || to_write {
+            waits.push(Wait { fd: self.socket, to_read, to_write });
         }
+        if let Some((_, bytes)) = &self.opened
+            && bytes.is_busy()
+        {
+            waits.push(of_event(bytes.event()));
+            waits.extend(bytes.turn_event().map(of_event));
+        }
+        sys::wait(&waits, milliseconds)
     }
 
     fn receive_if(&mut self, may_receive: bool) -> io::Result<bool> {

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use osier_front::nbd::{Config, Export, ServeError, Server};
+use osier_front::nbd::{Config, Export, Limits, ServeError, Server};
 
 use super::Rig;
 use super::memory::{Disk, MemoryExport};
@@ -161,6 +161,26 @@ fn who_breaks_the_protocol_or_dies_harms_nobody() {
     let mut data = vec![1; 8192];
     good.0.read_exact(&mut data).unwrap();
     assert_eq!(data, vec![0; 8192]);
+}
+
+/// What was sent at once is answered to its end, though only some of it is taken at a time.
+#[test]
+fn what_waits_for_room_is_not_forgotten() {
+    let tight = Limits { outstanding_max: 1, buffered_bytes_max: 1, ..Limits::default() };
+    let rig = Rig::with(Disk::new(64), None, |config| config.limits = tight);
+    let mut client = Raw::connect(&rig.socket());
+    // Options, too, of a client that does not wait for replies.
+    client.0.write_all(&b"IHAVEOPT\0\0\0\x03\0\0\0\0".repeat(3)).unwrap();
+    for _ in 0..3 {
+        assert_eq!((client.option_reply().0, client.option_reply().0), (2, 1));
+    }
+    client.go();
+    let many: Vec<u8> = (0..50).flat_map(|cookie| Raw::request(READ, cookie, cookie * 4096, 4096)).collect();
+    client.0.write_all(&many).unwrap();
+    for cookie in 0..50 {
+        assert_eq!(client.reply(), (0, cookie));
+        client.0.read_exact(&mut [1; 4096]).unwrap();
+    }
 }
 
 /// Requests that were taken are done; those that come later are told that the server ends.

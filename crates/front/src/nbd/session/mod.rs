@@ -265,6 +265,12 @@ impl Session {
         matches!(self.phase, Phase::Transmission(_))
     }
 
+    /// Whether bytes are here that are not understood yet.
+    #[must_use]
+    pub fn has_staged(&self) -> bool {
+        self.end.is_none() && !self.stream.input.is_empty()
+    }
+
     /// How it ended, if it has: no more is taken in, and it is over when nothing is outstanding and all is sent.
     #[must_use]
     pub fn end(&self) -> Option<End> {
