@@ -1,6 +1,7 @@
 //! Serves memory over NBD, to measure what the server itself costs: `nbd_memory MEBIBYTES SOCKET` or
 //! `nbd_memory MEBIBYTES ADDRESS:PORT`. Ends when its input ends.
 
+#[allow(clippy::unwrap_used)] // It is the tests'.
 #[path = "../tests/nbd/memory.rs"]
 mod memory;
 use osier_front::nbd::volume;

@@ -172,7 +172,7 @@ impl<'a> Connection<'a> {
     /// Waits until there is something to do, and receives what is there. False: it took too long.
     fn await_more(&mut self) -> io::Result<bool> {
         let is_transmitting = self.session.is_transmitting();
-        let may_receive = !self.has_ended && self.session.space()[0].len() > 0;
+        let may_receive = !self.has_ended && !self.session.space()[0].is_empty();
         let has_output = self.session.has_output();
         let is_busy = self.opened.as_ref().is_some_and(|(_, bytes)| bytes.is_busy());
         if is_transmitting && may_receive && !has_output && !is_busy {

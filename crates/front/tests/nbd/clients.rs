@@ -62,7 +62,7 @@ fn nbdcopy_copies_both_ways_whatever_the_order_in_which_requests_end() {
     succeed(
         installed("nbdcopy").unwrap().args(["--connections=4", "--request-size=4194304"]).arg(&from).arg(rig.unix()),
     );
-    assert!(fs::read(&from).unwrap() == rig.disk.snapshot());
+    assert!(fs::read(&from).unwrap() == rig.disk.bytes.read().unwrap().clone());
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn qemu_img_converts_compares_checks_and_maps() {
     fs::write(file, &data).unwrap();
     // As a raw disk.
     qemu_img(&["convert", "-n", "-f", "raw", "-O", "raw", file, &rig.unix()]);
-    assert!(rig.disk.snapshot()[..data.len()] == data);
+    assert!(rig.disk.bytes.read().unwrap().clone()[..data.len()] == data);
     qemu_img(&["compare", "-f", "raw", "-F", "raw", file, &rig.tcp()]);
     let map: serde_json::Value =
         serde_json::from_str(&qemu_img(&["map", "--output=json", "-f", "raw", &rig.unix()])).unwrap();

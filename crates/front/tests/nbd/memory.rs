@@ -10,7 +10,7 @@ use super::volume::{BLOCK_BYTES, Ended, Export, Extent, Operation, Outcome, Volu
 /// A namespace in memory, which any number of volumes are views of.
 pub struct Disk {
     blocks: u64,
-    bytes: RwLock<Vec<u8>>,
+    pub bytes: RwLock<Vec<u8>>,
     /// Which blocks take space.
     allocated: RwLock<Vec<bool>>,
     /// A block that cannot be read or written.
@@ -31,10 +31,6 @@ impl Disk {
             flushes: AtomicU64::new(0),
             fua_writes: AtomicU64::new(0),
         }
-    }
-
-    pub fn snapshot(&self) -> Vec<u8> {
-        self.bytes.read().unwrap().clone()
     }
 
     pub fn apply(&self, operation: Operation) -> Result<Outcome, VolumeError> {

@@ -205,7 +205,7 @@ fn at_the_end_what_is_under_way_is_finished() {
     assert!(client.is_closed() && idle.is_closed());
     drop(negotiating);
     stopping.join().unwrap();
-    let bytes = disk.snapshot();
+    let bytes = disk.bytes.read().unwrap().clone();
     for (error, cookie) in answers {
         let at = cookie as usize * 1000;
         let expected = match error {

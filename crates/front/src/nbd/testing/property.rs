@@ -290,7 +290,7 @@ fn run(seed: u64) -> Check<()> {
         now += 1;
         quiet += 1;
         if cookie == REQUESTS && clients.iter().all(|client| client.asked.is_empty()) {
-            return history.check(0, &disk.snapshot(), now, now + 1, 1);
+            return history.check(0, &disk.bytes.read().unwrap().clone(), now, now + 1, 1);
         }
         if cookie < REQUESTS {
             quiet = 0;
