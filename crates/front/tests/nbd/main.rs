@@ -1,5 +1,7 @@
 //! The NBD server over real sockets: with the clients that people use, and with one that behaves badly.
 
+#![allow(clippy::unwrap_used)]
+
 mod clients;
 mod memory;
 mod raw;

@@ -65,6 +65,8 @@ pub struct Conversation {
     pub is_broken: bool,
 }
 
+const READ: u16 = 0;
+const WRITE: u16 = 1;
 const ACK: u32 = 1;
 const SERVER: u32 = 2;
 const INFO: u32 = 3;
@@ -283,27 +285,11 @@ impl Writer<'_> {
     }
 
     fn request(&mut self, cookie: u64) {
-        const READ: u16 = 0;
-        const WRITE: u16 = 1;
         let extended = if self.talk.style == Style::Extended { 1 << 5 } else { 0 };
-        let bytes = self.model.len() as u64;
         let (offset, length) = self.range();
         let error = |error, of_read| Outcome::Error { error, of_read };
         match self.rng.below(16) {
-            0 => {
-                // Beyond the end, by one byte or beyond all numbers.
-                let command = self.rng.pick(&[READ, WRITE, 4, 5, 6]);
-                let offset = self.rng.pick(&[bytes, bytes + 1, u64::MAX, u64::MAX - 511, bytes - length + 1]);
-                let length = length.max(1);
-                let outcome = match command {
-                    1 | 4 | 6 if self.talk.world.is_read_only => error(1, false),
-                    1 | 6 => error(28, false),
-                    _ => error(22, command == READ),
-                };
-                self.header(command, if command == WRITE { extended } else { 0 }, cookie, offset, length);
-                self.payload(command, length);
-                self.expect(cookie, offset, outcome);
-            }
+            0 => self.beyond_the_end(cookie, length),
             1 => {
                 // Longer than is allowed.
                 let command = self.rng.pick(&[READ, WRITE, 5]);
@@ -360,6 +346,24 @@ impl Writer<'_> {
                 self.expect(cookie, offset, outcome);
             }
         }
+    }
+
+    /// Beyond the end, by one byte or beyond all numbers.
+    fn beyond_the_end(&mut self, cookie: u64, length: u64) {
+        let bytes = self.model.len() as u64;
+        let extended = if self.talk.style == Style::Extended { 1 << 5 } else { 0 };
+        let command = self.rng.pick(&[READ, WRITE, 4, 5, 6]);
+        let offset = self.rng.pick(&[bytes, bytes + 1, u64::MAX, u64::MAX - 511, bytes - length + 1]);
+        let length = length.max(1);
+        let error = |error, of_read| Outcome::Error { error, of_read };
+        let outcome = match command {
+            1 | 4 | 6 if self.talk.world.is_read_only => error(1, false),
+            1 | 6 => error(28, false),
+            _ => error(22, command == READ),
+        };
+        self.header(command, if command == WRITE { extended } else { 0 }, cookie, offset, length);
+        self.payload(command, length);
+        self.expect(cookie, offset, outcome);
     }
 
     /// What follows the header of a write; it looks like requests, in case somebody reads it as such.
