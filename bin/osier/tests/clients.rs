@@ -1,4 +1,5 @@
-//! Programs of the same machine as NVMe clients of a device that is served: what they wrote is there, whoever dies.
+//! Programs of the same machine as NVMe clients of a device that is served, and NBD before them: what they wrote is there,
+//! whoever dies.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -417,4 +418,96 @@ fn strangers_at_the_socket_harm_nobody() {
     assert_eq!(reap(&mut queue).1, Status::SUCCESS);
     drop(silent);
     assert!(Path::new(&served.socket()).exists());
+}
+
+/// `osier nbd` before a device; ended with the test.
+struct Nbd {
+    process: Child,
+    uri: String,
+}
+
+impl Nbd {
+    fn start(served: &Served) -> Nbd {
+        let socket = served.home.path().join("nbd");
+        // So that a client that comes now finds it.
+        drop(served.queue(1, 4096));
+        let mut command = osier(&served.home, &["nbd", "d", "--unix", socket.to_str().unwrap()]);
+        let mut process = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = [0; 256];
+        let bytes = process.stderr.as_mut().unwrap().read(&mut said).unwrap();
+        let text = String::from_utf8_lossy(&said[..bytes]).into_owned();
+        assert!(text.contains("nbd+unix"), "{text}");
+        Nbd { process, uri: format!("nbd+unix:///?socket={}", socket.display()) }
+    }
+}
+
+impl Drop for Nbd {
+    fn drop(&mut self) {
+        signal(self.process.id(), "INT");
+        let _ = self.process.wait();
+    }
+}
+
+/// A client of NBD, or a word that it is not there.
+fn client(name: &str) -> Option<Command> {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let got = Command::new("scripts/nbd-peers").current_dir(root).output().unwrap();
+    if !got.status.success() {
+        // Not by `eprintln`, which a test that passes does not show.
+        let _ = writeln!(std::io::stderr(), "SKIPPED: {}", String::from_utf8_lossy(&got.stderr).trim_end());
+        return None;
+    }
+    let mut command = Command::new("timeout");
+    command.args(["300", name]);
+    Some(command)
+}
+
+fn succeed(command: &mut Command) -> String {
+    let out = command.output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(out.status.success(), "{command:?}: {}{}", text(&out.stdout), text(&out.stderr));
+    text(&out.stdout)
+}
+
+#[test]
+fn a_device_is_a_network_block_device_for_programs_that_everybody_has() {
+    let Some(mut nbdcopy) = client("nbdcopy") else { return };
+    let served = Served::new(&[]);
+    let nbd = Nbd::start(&served);
+    let (from, to) = (served.home.path().join("from"), served.home.path().join("to"));
+    let mut random = Random(3);
+    let noise: Vec<u8> = (0..(24 << 20) + 777).map(|_| random.below(256) as u8).collect();
+    std::fs::write(&from, &noise).unwrap();
+    succeed(nbdcopy.arg(&from).arg(&nbd.uri));
+    succeed(client("nbdcopy").unwrap().arg(&nbd.uri).arg(&to));
+    let copied = std::fs::read(&to).unwrap();
+    assert!(copied.len() == 64 << 20 && copied[..noise.len()] == noise);
+    assert!(copied[noise.len()..].iter().all(|byte| *byte == 0));
+    // A disk image of QEMU's, with what it says of itself.
+    let image = served.home.path().join("image.qcow2");
+    succeed(client("qemu-img").unwrap().args(["convert", "-O", "qcow2", &nbd.uri]).arg(&image));
+    succeed(client("qemu-img").unwrap().arg("check").arg(&image));
+    succeed(client("qemu-img").unwrap().args(["compare", &nbd.uri]).arg(&image));
+}
+
+#[test]
+fn clients_of_nbd_wait_while_a_domain_that_died_comes_back() {
+    let Some(mut fio) = client("fio") else { return };
+    let served = Served::new(&[]);
+    let nbd = Nbd::start(&served);
+    let uri = format!("--uri={}", nbd.uri);
+    fio.args(["--name=x", "--ioengine=nbd", "--rw=randwrite", "--bs=4k-64k", "--size=32M", "--io_size=64M"]);
+    fio.args(["--iodepth=16", "--verify=crc32c", "--verify_fatal=1", "--fsync=64", "--output-format=terse", &uri]);
+    let running = std::thread::spawn(move || succeed(&mut fio));
+    let mut deaths = 0;
+    while !running.is_finished() {
+        std::thread::sleep(Duration::from_millis(400));
+        let domains = served.domains();
+        if deaths < 8 && domains.len() == 2 && !running.is_finished() {
+            signal(domains[deaths % 2], "KILL");
+            deaths += 1;
+        }
+    }
+    running.join().unwrap();
+    assert!(deaths >= 2, "{deaths} deaths while fio ran");
 }
