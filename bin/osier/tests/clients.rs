@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -432,12 +432,12 @@ impl Nbd {
         // So that a client that comes now finds it.
         drop(served.queue(1, 4096));
         let mut command = osier(&served.home, &["nbd", "d", "--unix", socket.to_str().unwrap()]);
-        let mut process = command.stderr(Stdio::piped()).spawn().unwrap();
-        let mut said = [0; 256];
-        let bytes = process.stderr.as_mut().unwrap().read(&mut said).unwrap();
-        let text = String::from_utf8_lossy(&said[..bytes]).into_owned();
-        assert!(text.contains("nbd+unix"), "{text}");
-        Nbd { process, uri: format!("nbd+unix:///?socket={}", socket.display()) }
+        let process = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut nbd = Nbd { process, uri: format!("nbd+unix:///?socket={}", socket.display()) };
+        let mut said = String::new();
+        BufReader::new(nbd.process.stderr.take().unwrap()).read_line(&mut said).unwrap();
+        assert!(said.contains("nbd+unix"), "{said}");
+        nbd
     }
 }
 
