@@ -56,6 +56,8 @@ pub enum Command {
     Demo(commands::demo::DemoArgs),
     /// Bring a device up and keep it up
     Serve(commands::serve::ServeArgs),
+    /// Serve a running device over NBD
+    Nbd(commands::nbd::NbdArgs),
     /// Serve a device's memory to programs
     #[command(subcommand)]
     Window(commands::window::WindowCommand),

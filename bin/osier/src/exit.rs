@@ -160,7 +160,9 @@ fn of_runtime(error: &RuntimeError) -> Exit {
         RuntimeError::Media(inner) => of_media(inner),
         RuntimeError::Pmr(inner) => of_region(inner),
         RuntimeError::File { source, .. } if source.kind() == std::io::ErrorKind::NotFound => Exit::Damaged,
-        RuntimeError::System { source, .. } | RuntimeError::File { source, .. } => of_io(source),
+        RuntimeError::System { source, .. }
+        | RuntimeError::File { source, .. }
+        | RuntimeError::Listen { source, .. } => of_io(source),
         RuntimeError::Record { source, .. } | RuntimeError::Recording { source, .. }
             if osier_image::is_no_space(source) =>
         {

@@ -97,6 +97,9 @@ impl<'a, W: Word> Bell<'a, W> {
     }
 }
 
+/// Doorbells that one party can wait for at a time.
+pub const BELLS_MAX: usize = 2;
+
 /// A doorbell in shared memory, on a cache line of its own.
 #[derive(Debug, Clone)]
 pub struct Doorbell {
@@ -143,16 +146,25 @@ impl Doorbell {
         (self.word().load(Ordering::Relaxed) & COUNT_MASK) as u16
     }
 
-    /// Sleeps in the kernel until the bell rings after `observed`, for at most `timeout`. May return early.
-    /// Whether the kernel was asked at all: false means that the bell had rung already.
-    pub(crate) fn sleep(&self, observed: u32, timeout: Duration) -> bool {
-        let bell = self.bell();
-        let Some(announced) = bell.announce(observed) else {
-            return false;
-        };
-        futex::wait(self.word(), observed, timeout);
-        bell.leave(announced);
-        true
+    /// Sleeps in the kernel until one of the bells rings after what was observed of it, for at most `timeout`. May
+    /// return early. Whether the kernel was asked at all: false means that one had rung already.
+    pub(crate) fn sleep(bells: &[&Doorbell], observed: &[u32; BELLS_MAX], timeout: Duration) -> bool {
+        assert!((1..=BELLS_MAX).contains(&bells.len()), "{} bells at a time", bells.len());
+        let mut announced = [const { None }; BELLS_MAX];
+        let mut rang = false;
+        for (place, (bell, observed)) in announced.iter_mut().zip(bells.iter().zip(observed)) {
+            *place = bell.bell().announce(*observed);
+            rang |= place.is_none();
+        }
+        if !rang {
+            futex::wait(bells, observed, timeout);
+        }
+        for (place, bell) in announced.into_iter().zip(bells) {
+            if let Some(announced) = place {
+                bell.bell().leave(announced);
+            }
+        }
+        !rang
     }
 
     /// The word, whose line a processor can monitor.
@@ -165,10 +177,12 @@ impl Doorbell {
     }
 }
 
-/// The two futex calls, on the upper half of a doorbell's word, between processes.
+/// The futex calls, on the upper half of a doorbell's word, between processes.
 mod futex {
     use std::sync::atomic::AtomicU64;
     use std::time::Duration;
+
+    use super::{BELLS_MAX, Doorbell};
 
     /// Longest single sleep. A sleeper whose ringer died unseen looks again after this long.
     const SLEEP_MAX: Duration = Duration::from_secs(1);
@@ -178,13 +192,62 @@ mod futex {
         unsafe { word.as_ptr().cast::<u32>().add(1) }
     }
 
-    pub(super) fn wait(word: &AtomicU64, expected: u32, timeout: Duration) {
+    /// The longest sleep where the kernel cannot wait for several words (before Linux 5.16): then it waits for the
+    /// first, and looks at the others that often.
+    const LOOK: Duration = Duration::from_micros(100);
+
+    /// `struct futex_waitv` of linux/futex.h.
+    #[repr(C)]
+    #[derive(Clone, Copy)]
+    struct WaitV {
+        value: u64,
+        address: u64,
+        flags: u32,
+        reserved: u32,
+    }
+
+    /// Size of the word: 32 bits; between processes, as the private flag is left out.
+    const FUTEX_32: u32 = 2;
+
+    pub(super) fn wait(bells: &[&Doorbell], expected: &[u32; BELLS_MAX], timeout: Duration) {
         let timeout = timeout.min(SLEEP_MAX);
+        let several_fail = bells.len() > 1 && !wait_several(bells, expected, timeout);
+        if bells.len() == 1 || several_fail {
+            wait_one(bells[0].word(), expected[0], if several_fail { timeout.min(LOOK) } else { timeout });
+        }
+    }
+
+    fn wait_one(word: &AtomicU64, expected: u32, timeout: Duration) {
         let relative =
             libc::timespec { tv_sec: timeout.as_secs().cast_signed(), tv_nsec: i64::from(timeout.subsec_nanos()) };
         // Every outcome (woken, value changed, timed out, interrupted) means the same: look again.
         // SAFETY: the address is a live, aligned 32-bit word; the time is a live value.
         unsafe { libc::syscall(libc::SYS_futex, upper_half(word), libc::FUTEX_WAIT, expected, &raw const relative) };
+    }
+
+    /// False where the kernel has no such call.
+    fn wait_several(bells: &[&Doorbell], expected: &[u32; BELLS_MAX], timeout: Duration) -> bool {
+        let mut words = [WaitV { value: 0, address: 0, flags: FUTEX_32, reserved: 0 }; BELLS_MAX];
+        for (word, (bell, expected)) in words.iter_mut().zip(bells.iter().zip(expected)) {
+            word.value = u64::from(*expected);
+            word.address = upper_half(bell.word()) as u64;
+        }
+        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `now` is a live value that the call fills in.
+        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+        let nanos = now.tv_nsec + i64::from(timeout.subsec_nanos());
+        let until = libc::timespec {
+            tv_sec: now.tv_sec + timeout.as_secs().cast_signed() + nanos / 1_000_000_000,
+            tv_nsec: nanos % 1_000_000_000,
+        };
+        // SAFETY: as many live entries as are said, each of a live, aligned 32-bit word; the time is a live value.
+        let result = unsafe {
+            let flags: libc::c_uint = 0;
+            let (count, clock) = (bells.len() as libc::c_uint, libc::CLOCK_MONOTONIC);
+            libc::syscall(libc::SYS_futex_waitv, words.as_ptr(), count, flags, &raw const until, clock)
+        };
+        // As above, but for a kernel that does not know the call.
+        result >= 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ENOSYS)
     }
 
     pub(super) fn wake_all(word: &AtomicU64) {

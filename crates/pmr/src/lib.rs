@@ -38,7 +38,7 @@ mod umwait;
 mod wait;
 pub mod words;
 
-pub use doorbell::{Announced, Bell, DOORBELL_BYTES, Doorbell};
+pub use doorbell::{Announced, BELLS_MAX, Bell, DOORBELL_BYTES, Doorbell};
 pub use error::{PmrError, Result};
 pub use layout::{
     DATA_OFFSET, ENTRY_BYTES, Entry, FORMAT_VERSION, Header, LINE_BYTES, NAME_BYTES, ObjectKind, ObjectName,

@@ -9,7 +9,7 @@
 //!
 //! Every wait has a time limit; a party that died cannot hold another for longer.
 
-use crate::doorbell::Doorbell;
+use crate::doorbell::{BELLS_MAX, Doorbell};
 use crate::umwait::{self, Tsc};
 use std::time::{Duration, Instant};
 
@@ -189,9 +189,15 @@ impl Waiter {
     /// Waits until `look` finds work, for at most `timeout`; nothing when the time ran out.
     ///
     /// Whoever makes work must ring `bell` after it. `look` must not consume anything but what it returns.
-    pub fn wait_for<T>(
+    pub fn wait_for<T>(&mut self, bell: &Doorbell, timeout: Duration, look: impl FnMut() -> Option<T>) -> Option<T> {
+        self.wait_for_any(&[bell], timeout, look)
+    }
+
+    /// The same for several bells, [`BELLS_MAX`] at most: whoever makes work must ring one of them after it. UMWAIT
+    /// watches the first alone, in slices so short that the others do not wait long.
+    pub fn wait_for_any<T>(
         &mut self,
-        bell: &Doorbell,
+        bells: &[&Doorbell],
         timeout: Duration,
         mut look: impl FnMut() -> Option<T>,
     ) -> Option<T> {
@@ -204,9 +210,9 @@ impl Waiter {
         let deadline = start.checked_add(timeout).unwrap_or(start + Duration::from_secs(1 << 30));
         let found = match self.policy {
             WaitPolicy::Poll => self.poll(deadline, &mut look),
-            WaitPolicy::Umwait => self.watch(bell, deadline, u32::MAX, &mut look),
-            WaitPolicy::Futex => self.sleep(bell, deadline, &mut look),
-            WaitPolicy::Hybrid { .. } => self.hybrid(bell, start, deadline, &mut look),
+            WaitPolicy::Umwait => self.watch(bells, deadline, u32::MAX, &mut look),
+            WaitPolicy::Futex => self.sleep(bells, deadline, &mut look),
+            WaitPolicy::Hybrid { .. } => self.hybrid(bells, start, deadline, &mut look),
         };
         self.counts.found += u64::from(found.is_some());
         self.counts.timeouts += u64::from(found.is_none());
@@ -220,7 +226,7 @@ impl Waiter {
 
     fn hybrid<T>(
         &mut self,
-        bell: &Doorbell,
+        bells: &[&Doorbell],
         start: Instant,
         deadline: Instant,
         look: &mut impl FnMut() -> Option<T>,
@@ -228,8 +234,8 @@ impl Waiter {
         let spun = start.checked_add(self.spin.now).unwrap_or(deadline).min(deadline);
         let found = self
             .poll(spun, look)
-            .or_else(|| self.watch(bell, deadline, UMWAIT_SLICES, look))
-            .or_else(|| self.sleep(bell, deadline, look));
+            .or_else(|| self.watch(bells, deadline, UMWAIT_SLICES, look))
+            .or_else(|| self.sleep(bells, deadline, look));
         self.spin.learn(start.elapsed());
         found
     }
@@ -258,7 +264,7 @@ impl Waiter {
     /// Lets the processor watch the bell's line, at most `slices` times. Nothing where it cannot.
     fn watch<T>(
         &mut self,
-        bell: &Doorbell,
+        bells: &[&Doorbell],
         deadline: Instant,
         slices: u32,
         look: &mut impl FnMut() -> Option<T>,
@@ -270,7 +276,7 @@ impl Waiter {
                 return None;
             }
             // Arm first, look second: what comes after the look ends the watch.
-            tsc.arm(bell.word());
+            tsc.arm(bells[0].word());
             self.counts.polls += 1;
             if let Some(found) = look() {
                 return Some(found);
@@ -281,10 +287,13 @@ impl Waiter {
         None
     }
 
-    fn sleep<T>(&mut self, bell: &Doorbell, deadline: Instant, look: &mut impl FnMut() -> Option<T>) -> Option<T> {
+    fn sleep<T>(&mut self, bells: &[&Doorbell], deadline: Instant, look: &mut impl FnMut() -> Option<T>) -> Option<T> {
         loop {
-            // The sequence first: work that comes after this look is followed by another sequence.
-            let observed = bell.sequence();
+            // The sequences first: work that comes after this look is followed by another one.
+            let mut observed = [0; BELLS_MAX];
+            for (observed, bell) in observed.iter_mut().zip(bells) {
+                *observed = bell.sequence();
+            }
             self.counts.polls += 1;
             if let Some(found) = look() {
                 return Some(found);
@@ -293,7 +302,7 @@ impl Waiter {
             if left.is_zero() {
                 return None;
             }
-            self.counts.sleeps += u64::from(bell.sleep(observed, left));
+            self.counts.sleeps += u64::from(Doorbell::sleep(bells, &observed, left));
         }
     }
 }

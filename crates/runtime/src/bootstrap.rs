@@ -7,6 +7,7 @@ use osier_domain::{Side, Step};
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, Zeroizing};
 
+use crate::clients::ClientsSpec;
 use crate::error::RuntimeError;
 use crate::recording::RecordCore;
 
@@ -167,8 +168,8 @@ impl Crash {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Job {
-    /// Nothing: wait for commands until told to stop.
-    Idle,
+    /// Serve programs of this machine.
+    Clients(ClientsSpec),
     /// Write real files and read them back.
     Files(FilesSpec),
     /// Random self-describing blocks.

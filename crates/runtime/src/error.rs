@@ -128,6 +128,16 @@ pub enum RuntimeError {
         /// What the system says.
         source: std::io::Error,
     },
+    /// Clients have nowhere to arrive.
+    #[error(
+        "cannot listen for clients at {path}: {source}; a socket's path has at most 107 bytes, and its directory must be writable"
+    )]
+    Listen {
+        /// The socket.
+        path: std::path::PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
     /// A domain ended while it was started.
     #[error("the {side} domain does not start ({how}); its own message stands above, and OSIER_LOG=debug shows more")]
     DoesNotStart {

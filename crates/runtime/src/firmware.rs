@@ -432,7 +432,7 @@ impl Firmware {
             let Firmware { machine, waiter, link, work, sync, syncs, .. } = self;
             // The media's threads ring the bell too.
             let look = || link.has_message() || work.has_answer() || !syncs.is_empty() && sync.has_done();
-            let (since, slept) = machine.rest.wait(waiter, link.bell(), left, look);
+            let (since, slept) = machine.rest.wait(waiter, &[link.bell()], left, look);
             self.meter.waited(reason, since, left.as_nanos() as u64, slept);
         }
     }

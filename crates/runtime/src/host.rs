@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use osier_domain::message::Request;
 use osier_domain::{
-    ActorId, Domain, Kind, Message, Nanos, Opcode, STREAMS_MAX, Side, Status, Step, StreamId, Whereabouts,
+    ActorId, Domain, Kind, Message, Nanos, Opcode, STREAMS_MAX, Side, SlotId, Status, Step, StreamId, Whereabouts,
 };
 use osier_flash::BLOCK_BYTES;
-use osier_pmr::{WaitPolicy, Waiter};
+use osier_pmr::{Doorbell, WaitPolicy, Waiter};
 use osier_sched::{Policy, policy};
 
 use crate::bootstrap::{Bootstrap, Event, Job, JobReport, Placement, Progress};
 use crate::client::{Ask, Client, Left};
+use crate::clients::Clients;
 use crate::clock;
 use crate::control::{Command, Gauge};
 use crate::corpus::Corpus;
@@ -43,7 +44,7 @@ pub fn run(bootstrap: &Bootstrap, emit: &mut dyn FnMut(&Event)) -> Result<(), Ru
     host.control().set_ready(Side::Host, bootstrap.epoch);
     host.recover(bootstrap.epoch)?;
     emit(&Event::Serving { at_ns: clock::now().0 });
-    if let Some(text) = host.workload.as_ref().and_then(|workload| workload.notice()) {
+    if let Some(text) = host.workload.notice() {
         emit(&Event::Notice { text });
     }
     while !host.control().stopping() {
@@ -58,7 +59,7 @@ struct Host {
     domain: Domain,
     link: Link,
     client: Client,
-    workload: Option<Box<dyn Workload>>,
+    workload: Box<dyn Workload>,
     waiter: Waiter,
     epoch: u64,
     sampler: Sampler,
@@ -113,16 +114,15 @@ impl Port for HostPort<'_> {
         self.client.has_room() && self.pacer.is_open(self.now)
     }
 
-    fn submit(&mut self, stream: StreamId, ask: Ask<'_>) -> bool {
+    fn submit(&mut self, stream: StreamId, ask: Ask<'_>) -> Option<SlotId> {
         if !self.has_room() {
-            return false;
+            return None;
         }
         let machine = &mut *self.machine;
-        let request = self.client.prepare(self.now, stream, ask, || machine.passed(Step::SlotFilled, None));
-        let Some(request) = request else { return false };
+        let request = self.client.prepare(self.now, stream, ask, || machine.passed(Step::SlotFilled, None))?;
         self.pacer.admitted(self.now, moved_bytes(&request));
         self.domain.submit(request, &mut Turn { machine: self.machine, compute: None });
-        true
+        Some(request.descriptor.slot)
     }
 
     fn moves(&self) -> u64 {
@@ -223,9 +223,7 @@ impl Host {
             let done = self.client.end(now, request);
             self.span.latency.saturating_record(done.latency.0);
             self.pacer.completed(now, moved_bytes(&request));
-            if let Some(workload) = &mut self.workload {
-                workload.completed(now, &done, self.client.arena());
-            }
+            self.workload.completed(now, &done, self.client.arena());
             self.setup.control.set_delivered(usize::from(request.stream.0), request.sequence);
             self.client.release(request.descriptor.slot);
         }
@@ -237,7 +235,7 @@ impl Host {
 
     /// Keeps the account of the longest gap: at each completion, and until the device has told of its part.
     fn account(&mut self, completed: bool) {
-        let Some(workload) = &self.workload else { return };
+        let workload = &self.workload;
         let device = self.setup.control.account();
         if completed {
             self.meter.look();
@@ -249,7 +247,6 @@ impl Host {
     }
 
     fn offer(&mut self, now: Nanos) -> bool {
-        let Some(workload) = &mut self.workload else { return false };
         let mut port = HostPort {
             now,
             client: &mut self.client,
@@ -258,7 +255,7 @@ impl Host {
             pacer: &mut self.pacer,
             moves_at_start: self.span.moves_at_start,
         };
-        workload.offer(now, &mut port)
+        self.workload.offer(now, &mut port)
     }
 
     fn wait(&mut self, now: Nanos) {
@@ -268,8 +265,14 @@ impl Host {
         let until = events.into_iter().flatten().fold(self.next_tick, Nanos::min);
         let left = Duration::from_nanos(until.0.saturating_sub(now.0)).min(IDLE_MAX);
         if !left.is_zero() {
-            let Host { machine, waiter, link, .. } = self;
-            let (since, slept) = machine.rest.wait(waiter, link.bell(), left, || link.has_message());
+            let Host { machine, waiter, link, workload, .. } = self;
+            let clients = workload.bell();
+            let bells: &[&Doorbell] = match &clients {
+                Some(clients) => &[link.bell(), clients],
+                None => &[link.bell()],
+            };
+            let look = || link.has_message() || workload.has_offer();
+            let (since, slept) = machine.rest.wait(waiter, bells, left, look);
             self.meter.waited(reason, since, left.as_nanos() as u64, slept);
         }
     }
@@ -378,7 +381,7 @@ impl Host {
     }
 
     fn progress(&mut self, now: Nanos, emit: &mut dyn FnMut(&Event)) {
-        let Some(workload) = &self.workload else { return };
+        let workload = &self.workload;
         let tally = workload.tally();
         let phase = workload.phase();
         if matches!(phase, "write" | "traffic") {
@@ -461,7 +464,7 @@ impl Host {
     }
 
     fn report(&mut self, now: Nanos) -> JobReport {
-        let Some(workload) = &self.workload else { return JobReport::default() };
+        let workload = &self.workload;
         let tally = workload.tally();
         let moves = self.setup.control.move_log(self.span.moves_at_start);
         let times = tally.completions.as_deref().unwrap_or(&[]);
@@ -521,9 +524,7 @@ impl Host {
             self.fresh = false;
             self.client.adopt(now, &left);
             for each in &left {
-                if let Some(workload) = &mut self.workload {
-                    workload.inherited(each.request());
-                }
+                self.workload.inherited(each.request());
             }
         }
         for each in left {
@@ -574,20 +575,16 @@ fn pause_around(times: &[u64], begin: u64, end: u64) -> Option<u64> {
     (first < last).then(|| times[first..=last].windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0))
 }
 
-fn workload(
-    setup: &Setup,
-    job: &Job,
-    delivered: &[u64; STREAMS_MAX],
-) -> Result<Option<Box<dyn Workload>>, RuntimeError> {
+fn workload(setup: &Setup, job: &Job, delivered: &[u64; STREAMS_MAX]) -> Result<Box<dyn Workload>, RuntimeError> {
     Ok(match job {
-        Job::Idle => None,
+        Job::Clients(spec) => Box::new(Clients::new(setup, spec, delivered)?),
         Job::Files(spec) => {
             let corpus = Corpus::load(&spec.inputs, spec.input_bytes_max)?;
-            Some(Box::new(Files::new(spec.clone(), corpus, delivered)))
+            Box::new(Files::new(spec.clone(), corpus, delivered))
         }
         Job::Soak(spec) => {
             let witness = Witness::new(setup.object("witness")?);
-            Some(Box::new(Soak::new(spec.clone(), witness, delivered)))
+            Box::new(Soak::new(spec.clone(), witness, delivered))
         }
     })
 }

@@ -12,6 +12,7 @@
 pub mod bootstrap;
 mod check;
 pub mod client;
+pub mod clients;
 pub mod clock;
 pub mod control;
 pub mod corpus;

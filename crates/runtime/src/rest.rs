@@ -47,12 +47,12 @@ impl Rest {
         self.slept.contains(&at)
     }
 
-    /// Waits for the bell, `look`, the time limit, or that an actor is to be expected; since when, and whether that was
+    /// Waits for a bell, `look`, the time limit, or that an actor is to be expected; since when, and whether that was
     /// a sleep.
     pub fn wait(
         &mut self,
         waiter: &mut Waiter,
-        bell: &Doorbell,
+        bells: &[&Doorbell],
         limit: Duration,
         look: impl Fn() -> bool,
     ) -> (u64, bool) {
@@ -64,7 +64,7 @@ impl Rest {
         };
         let sleeps = waiter.counts().sleeps;
         let told = || self.control.expected(self.side) != expected;
-        waiter.wait_for(bell, limit, || (look() || told()).then_some(()));
+        waiter.wait_for_any(bells, limit, || (look() || told()).then_some(()));
         let slept = waiter.counts().sleeps > sleeps;
         if slept {
             self.slept = since..clock::now().0;
@@ -103,11 +103,11 @@ mod tests {
             ringer.ring();
             told
         });
-        let (since, slept) = rest.wait(&mut waiter, &bell, LONG, || false);
+        let (since, slept) = rest.wait(&mut waiter, &[&bell], LONG, || false);
         let told = teller.join().unwrap();
         assert!(slept && clock::now().0 - since < LONG.as_nanos() as u64, "nothing was found, and it did not time out");
         assert!(rest.slept_at(told) && !rest.slept_at(clock::now().0));
-        let (_, slept) = rest.wait(&mut waiter, &bell, Duration::from_millis(2), || false);
+        let (_, slept) = rest.wait(&mut waiter, &[&bell], Duration::from_millis(2), || false);
         assert!(!slept && rest.expects(clock::now()));
     }
 
@@ -115,9 +115,9 @@ mod tests {
     fn an_expectation_ends_when_its_time_is_over_or_soon_after_the_actor_came() {
         let (mut rest, bell, mut waiter) = rest();
         rest.control.expect(Side::Device, clock::now().0 + 1_000_000);
-        let (since, slept) = rest.wait(&mut waiter, &bell, LONG, || false);
+        let (since, slept) = rest.wait(&mut waiter, &[&bell], LONG, || false);
         assert!(!slept && clock::now().0 >= since + 900_000 && !rest.expects(clock::now()));
-        let (_, slept) = rest.wait(&mut waiter, &bell, Duration::from_millis(2), || false);
+        let (_, slept) = rest.wait(&mut waiter, &[&bell], Duration::from_millis(2), || false);
         assert!(slept, "it sleeps as its policy says");
         rest.control.expect(Side::Device, u64::MAX);
         rest.arrived();

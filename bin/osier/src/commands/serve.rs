@@ -1,10 +1,12 @@
 //! `osier serve`: brings a device up and keeps it up.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
 use osier_runtime::bootstrap::{Event, Job, Options, STOP_PATIENCE_S};
+use osier_runtime::clients::{self, ClientsSpec};
+use osier_runtime::create::DEFAULT_PIPELINE;
 use osier_runtime::{RecordCore, Session, Watch};
 
 use super::{Context, PlacementArg};
@@ -19,6 +21,12 @@ use crate::output::tell;
 pub struct ServeArgs {
     /// The device: a name in the home, or a path
     pub device: String,
+    /// The pipeline that clients' writes go through; `none` for none [default: main, if the device has it]
+    #[arg(long)]
+    pub pipeline: Option<String>,
+    /// Let clients read only
+    #[arg(long)]
+    pub read_only: bool,
     #[command(flatten)]
     pub run: RunArgs,
 }
@@ -93,13 +101,27 @@ impl RunArgs {
     }
 }
 
+/// The tag of a pipeline by its name; 0 is none.
+fn tag(image: &Path, name: Option<&str>) -> Result<u32> {
+    match name {
+        Some("none") => Ok(0),
+        Some(name) => Ok(osier_runtime::create::current_tag(image, name)?.0),
+        None => Ok(osier_runtime::create::current_tag(image, DEFAULT_PIPELINE).map_or(0, |tag| tag.0)),
+    }
+}
+
 /// Serves until it is told to stop.
 ///
 /// # Errors
 /// What the session says.
 pub fn run(args: &ServeArgs, context: &Context) -> Result<Exit> {
     let image = context.image_path(&args.device)?;
-    let spec = super::domain::session(image, args.run.options(), Job::Idle)?;
+    let clients = ClientsSpec {
+        socket: clients::socket(&image),
+        tag: tag(&image, args.pipeline.as_deref())?,
+        is_read_only: args.read_only,
+    };
+    let spec = super::domain::session(image, args.run.options(), Job::Clients(clients))?;
     let stop = crate::signals::stop_flag()?;
     let mut session = Session::start(spec)?;
     tell!("osier: {} is up; completed data {}", args.device, session.setup().survival()?);

@@ -94,6 +94,30 @@ fn a_futex_sleeper_is_woken_by_the_ring_and_not_by_its_limit() {
 }
 
 #[test]
+fn whoever_sleeps_on_two_bells_is_woken_by_either() {
+    let bells = [bell(), bell()];
+    for rung in &bells {
+        let woke = AtomicBool::new(false);
+        let before = rung.sequence();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut waiter = Waiter::new(WaitPolicy::Futex).unwrap();
+                let [first, second] = &bells;
+                let rang = || (rung.sequence() != before).then_some(());
+                let found = waiter.wait_for_any(&[first, second], Duration::from_secs(30), rang);
+                woke.store(found.is_some(), Ordering::SeqCst);
+            });
+            while bells.iter().any(|bell| bell.sleepers() == 0) {
+                std::hint::spin_loop();
+            }
+            assert!(rung.ring(), "a sleeper was announced");
+        });
+        assert!(woke.into_inner());
+        assert!(bells.iter().all(|bell| bell.sleepers() == 0), "nobody sleeps on either any more");
+    }
+}
+
+#[test]
 fn a_hybrid_sleeps_only_after_its_spell() {
     let bell = bell();
     let mut eager = Waiter::new(WaitPolicy::Hybrid { spin_ns: u64::MAX }).unwrap();

@@ -98,7 +98,7 @@ impl Files {
         let start = (self.cursor * u64::from(BLOCK_BYTES)) as usize;
         let data = &self.corpus.bytes[start..start + blocks as usize * BLOCK_BYTES as usize];
         let ask = Ask::Write { slba: self.cursor, data, tag: Tag(self.spec.tag), flags: 0 };
-        if !port.submit(WRITES, ask) {
+        if port.submit(WRITES, ask).is_none() {
             return false;
         }
         self.inflight += 1;
@@ -115,7 +115,7 @@ impl Files {
             return false;
         }
         let blocks = self.blocks_at(self.cursor);
-        let submitted = port.submit(READS, Ask::Read { slba: self.cursor, blocks, flags: 0 });
+        let submitted = port.submit(READS, Ask::Read { slba: self.cursor, blocks, flags: 0 }).is_some();
         if submitted {
             self.inflight += 1;
             self.cursor += u64::from(blocks);
@@ -192,7 +192,7 @@ impl Workload for Files {
             Stage::Write => self.write_next(port),
             Stage::Read => self.read_next(port),
             Stage::Flush if !self.flushed => {
-                self.flushed = port.submit(CONTROL, Ask::Flush);
+                self.flushed = port.submit(CONTROL, Ask::Flush).is_some();
                 self.inflight += usize::from(self.flushed);
                 self.flushed
             }

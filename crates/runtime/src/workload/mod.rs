@@ -10,7 +10,8 @@ pub use files::{Files, FilesSpec};
 pub use soak::{Soak, SoakSpec, Witness};
 
 use hdrhistogram::Histogram;
-use osier_domain::{Nanos, StreamId};
+use osier_domain::{Nanos, SlotId, StreamId};
+use osier_pmr::Doorbell;
 use serde::{Deserialize, Serialize};
 
 use crate::client::{Ask, Done};
@@ -20,8 +21,8 @@ use osier_actor::Arena;
 pub trait Port {
     /// Whether another request can be submitted now.
     fn has_room(&mut self) -> bool;
-    /// Submits a request; false when there was no room.
-    fn submit(&mut self, stream: StreamId, ask: Ask<'_>) -> bool;
+    /// Submits a request; the slot where it is until it has ended, or nothing when there was no room.
+    fn submit(&mut self, stream: StreamId, ask: Ask<'_>) -> Option<SlotId>;
     /// Migrations so far.
     fn moves(&self) -> u64;
 }
@@ -35,6 +36,14 @@ pub trait Workload {
     fn completed(&mut self, now: Nanos, done: &Done, arena: &Arena);
     /// A request that another process of this workload had submitted, found after a restart, goes on.
     fn inherited(&mut self, _done: &osier_domain::message::Request) {}
+    /// The bell that rings when there is something to offer, where that comes from outside.
+    fn bell(&self) -> Option<&Doorbell> {
+        None
+    }
+    /// Whether something has come from outside.
+    fn has_offer(&self) -> bool {
+        false
+    }
     /// Whether nothing is left to offer and nothing is in flight.
     fn finished(&self) -> bool;
     /// What it saw so far.

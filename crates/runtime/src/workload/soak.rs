@@ -162,7 +162,7 @@ impl Soak {
     /// Every group begins unwritten, whatever the device held before.
     fn trim(&mut self, port: &mut dyn Port) -> bool {
         let blocks = (self.spec.groups * u64::from(self.spec.request_blocks)) as u32;
-        self.trimmed = self.inflight == 0 && port.submit(CONTROL, Ask::Trim { slba: 0, blocks });
+        self.trimmed = self.inflight == 0 && port.submit(CONTROL, Ask::Trim { slba: 0, blocks }).is_some();
         self.inflight += usize::from(self.trimmed);
         // Nothing else may be under way while blocks go away.
         self.trimming = self.trimmed;
@@ -171,7 +171,7 @@ impl Soak {
 
     fn check_next(&mut self, port: &mut dyn Port) -> bool {
         if !self.flushed {
-            if self.inflight == 0 && port.submit(CONTROL, Ask::Flush) {
+            if self.inflight == 0 && port.submit(CONTROL, Ask::Flush).is_some() {
                 self.flushed = true;
                 self.inflight += 1;
                 return true;
@@ -188,7 +188,7 @@ impl Soak {
 
     fn read(&mut self, group: u64, port: &mut dyn Port) -> bool {
         let blocks = self.spec.request_blocks;
-        let submitted = port.submit(READS, Ask::Read { slba: group * u64::from(blocks), blocks, flags: 0 });
+        let submitted = port.submit(READS, Ask::Read { slba: group * u64::from(blocks), blocks, flags: 0 }).is_some();
         self.begin(group, submitted)
     }
 
@@ -199,7 +199,7 @@ impl Soak {
         }
         self.witness.submitted(group).store(version, Ordering::Release);
         let ask = Ask::Write { slba, data: &self.data, tag: Tag(self.spec.tag), flags: 0 };
-        let submitted = port.submit(WRITES, ask);
+        let submitted = port.submit(WRITES, ask).is_some();
         self.begin(group, submitted)
     }
 

@@ -1,0 +1,670 @@
+//! A queue of a device's blocks: NVMe commands in memory that this program shares with the device.
+//!
+//! A [`Queue`] is a controller of its own with one pair of queues, so each thread has one, and no two share a lock. Its
+//! memory holds the entries, and a buffer for each command that can be under way; the device copies from and to it.
+//!
+//! Invariants:
+//! 1. A buffer is the caller's from [`Queue::take`] until [`Queue::submit`], and from [`Queue::reap`] until
+//!    [`Queue::release`]; in between it is the device's.
+//! 2. What was submitted ends, or its queue fails for good: when the device's host domain dies, [`Queue::recover`]
+//!    attaches anew and sends again what had not ended. The device lets nobody in before what it had begun has ended, so
+//!    nothing that is sent later is overtaken by what was sent twice.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{Ordering, fence};
+use std::time::{Duration, Instant};
+
+use osier_nvme::local::{
+    BELL, Hello, MEMORY, MEMORY_BYTES_MAX, REGISTERS, REGISTERS_BYTES, WELCOME_BYTES, Welcome, armed,
+};
+use osier_nvme::registers::{
+    ACQ, AQA, ASQ, CC, CC_EN, CC_ENTRIES, CSTS, CSTS_CFS, CSTS_RDY, head_doorbell, tail_doorbell,
+};
+use osier_nvme::{
+    BLOCK_BYTES, COMMAND_BYTES, COMPLETION_BYTES, Command, Completion, DataPointer, IDENTIFY_BYTES, PAGE_BYTES,
+    QUEUE_ENTRIES_MAX, RANGE_BYTES, RANGES_MAX, Status, TRANSFER_BYTES_MAX, admin, nvm,
+};
+use osier_pmr::{Backing, DATA_OFFSET, Doorbell, Object, ObjectKind, Region, SharedBytes, pass};
+use rustix::event::epoll;
+
+/// Most blocks of one command that writes zeroes.
+pub const ZEROES_BLOCKS_MAX: u64 = 1 << 16;
+/// Most blocks of one command that deallocates.
+pub const DEALLOCATE_BLOCKS_MAX: u64 = RANGES_MAX as u64 * u32::MAX as u64;
+/// How long the device may take to answer what it answers at once.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+/// Between two looks at a device that is not there.
+const RETRY: Duration = Duration::from_millis(2);
+/// The pair of queues for I/O.
+const IO: u16 = 1;
+/// Entries of the admin queues.
+const ADMIN_ENTRIES: u32 = 4;
+
+/// A queue that cannot be had, or that has failed for good.
+#[derive(Debug, thiserror::Error)]
+pub enum QueueError {
+    /// Nobody listens.
+    #[error("cannot reach a device at {socket}: {source}; is it served there (`osier serve DEVICE`)?")]
+    Connect {
+        /// Where.
+        socket: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Whoever listens is no device.
+    #[error("what listens at {socket} is no device of this version")]
+    Stranger {
+        /// Where.
+        socket: PathBuf,
+    },
+    /// The device refuses.
+    #[error("the device at {socket} refuses: {why}")]
+    Refused {
+        /// Where.
+        socket: PathBuf,
+        /// In its words.
+        why: String,
+    },
+    /// A size that a queue cannot have.
+    #[error("a queue of {depth} commands of {transfer_bytes} bytes each: {why}")]
+    Shape {
+        /// Commands.
+        depth: u16,
+        /// Bytes of each.
+        transfer_bytes: u32,
+        /// What is wrong.
+        why: &'static str,
+    },
+    /// No memory to share.
+    #[error(transparent)]
+    Memory(#[from] osier_pmr::PmrError),
+    /// The system refuses.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What was attempted.
+        what: &'static str,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The controller does not come up.
+    #[error("the device at {socket} does not bring its controller up: {why}")]
+    Controller {
+        /// Where.
+        socket: PathBuf,
+        /// What it did instead.
+        why: String,
+    },
+}
+
+/// What is asked of a namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ask {
+    /// Blocks into the buffer.
+    Read {
+        /// The first.
+        block: u64,
+        /// How many, at most a buffer's.
+        blocks: u32,
+    },
+    /// Blocks from the buffer.
+    Write {
+        /// The first.
+        block: u64,
+        /// How many, at most a buffer's.
+        blocks: u32,
+        /// Answered when they are persistent.
+        fua: bool,
+    },
+    /// Blocks that read as zeroes.
+    WriteZeroes {
+        /// The first.
+        block: u64,
+        /// How many, at most [`ZEROES_BLOCKS_MAX`].
+        blocks: u64,
+        /// They may be deallocated.
+        deallocate: bool,
+        /// Answered when they are persistent.
+        fua: bool,
+    },
+    /// Blocks that nobody needs.
+    Deallocate {
+        /// The first.
+        block: u64,
+        /// How many, at most [`DEALLOCATE_BLOCKS_MAX`].
+        blocks: u64,
+    },
+    /// All that was answered is persistent.
+    Flush,
+}
+
+/// A command's place in the queue, and its buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slot(u16);
+
+impl Slot {
+    /// Its number, below the queue's depth.
+    #[must_use]
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// What the device says of its namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamespaceInfo {
+    /// Blocks of 4096 bytes.
+    pub blocks: u64,
+    /// It takes no writes.
+    pub is_read_only: bool,
+    /// What was answered may be lost with the power before a flush.
+    pub has_volatile_cache: bool,
+    /// Its globally unique identifier.
+    pub nguid: [u8; 16],
+}
+
+/// Where things are in the memory that stands in for a host's.
+#[derive(Debug, Clone, Copy)]
+struct Layout {
+    depth: u16,
+    transfer_bytes: u64,
+    submission: u64,
+    completion: u64,
+    lists: u64,
+    list_bytes: u64,
+    buffers: u64,
+    bytes: u64,
+}
+
+const ADMIN_SUBMISSION: u64 = 0;
+const ADMIN_COMPLETION: u64 = PAGE_BYTES;
+const IDENTIFY: u64 = 2 * PAGE_BYTES;
+const FIRST_FREE: u64 = IDENTIFY + IDENTIFY_BYTES as u64;
+
+impl Layout {
+    fn new(depth: u16, transfer_bytes: u32) -> Result<Layout, QueueError> {
+        let refused = |why| Err(QueueError::Shape { depth, transfer_bytes, why });
+        if depth == 0 || u32::from(depth) >= QUEUE_ENTRIES_MAX {
+            return refused("it has 1 to 1023 commands");
+        }
+        let transfer = u64::from(transfer_bytes);
+        if transfer == 0 || !transfer.is_multiple_of(BLOCK_BYTES) || transfer > TRANSFER_BYTES_MAX {
+            return refused("a command's data are whole blocks of 4096 bytes, 1 MiB at most");
+        }
+        let count = u64::from(depth);
+        let entries = count + 1;
+        let completion = FIRST_FREE + (entries * COMMAND_BYTES as u64).next_multiple_of(PAGE_BYTES);
+        let lists = completion + (entries * COMPLETION_BYTES as u64).next_multiple_of(PAGE_BYTES);
+        // The first page is PRP1, the others are in a list of at most 255 entries.
+        let list_bytes = PAGE_BYTES / 2;
+        let buffers = (lists + count * list_bytes).next_multiple_of(PAGE_BYTES);
+        let bytes = buffers + count * transfer;
+        if bytes > MEMORY_BYTES_MAX {
+            return refused("that is more memory than a device takes");
+        }
+        Ok(Layout {
+            depth,
+            transfer_bytes: transfer,
+            submission: FIRST_FREE,
+            completion,
+            lists,
+            list_bytes,
+            buffers,
+            bytes,
+        })
+    }
+
+    fn entries(&self) -> u32 {
+        u32::from(self.depth) + 1
+    }
+
+    fn buffer(&self, slot: Slot) -> u64 {
+        self.buffers + u64::from(slot.0) * self.transfer_bytes
+    }
+
+    fn list(&self, slot: Slot) -> u64 {
+        self.lists + u64::from(slot.0) * self.list_bytes
+    }
+}
+
+/// Who is at the other end, as long as it lives.
+struct Peer {
+    socket: UnixStream,
+    bell: Doorbell,
+}
+
+/// See the module.
+pub struct Queue {
+    path: PathBuf,
+    peer: Peer,
+    segment: Region,
+    registers: Object,
+    memory: Object,
+    event: OwnedFd,
+    /// Readable when the event is, or when the peer has gone.
+    waits: OwnedFd,
+    layout: Layout,
+    tail: u32,
+    head: u32,
+    phase: bool,
+    /// Commands under way, by their slot.
+    out: Vec<Option<Command>>,
+    free: Vec<Slot>,
+    info: NamespaceInfo,
+    name: String,
+}
+
+impl Queue {
+    /// Attaches to the device that is served at `path`, with room for so many commands of so many bytes each.
+    ///
+    /// # Errors
+    /// See [`QueueError`].
+    pub fn attach(path: &Path, depth: u16, transfer_bytes: u32) -> Result<Queue, QueueError> {
+        let layout = Layout::new(depth, transfer_bytes)?;
+        let bytes = DATA_OFFSET.next_multiple_of(PAGE_BYTES) + REGISTERS_BYTES + layout.bytes + PAGE_BYTES;
+        let segment = Region::create(&Backing::Memfd, bytes.next_multiple_of(PAGE_BYTES), [0; 16])?;
+        let registers = segment.allocate(REGISTERS, ObjectKind::DOORBELL, REGISTERS_BYTES, PAGE_BYTES)?;
+        let memory = segment.allocate(MEMORY, ObjectKind::ARENA, layout.bytes, PAGE_BYTES)?;
+        let event =
+            rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK | rustix::event::EventfdFlags::CLOEXEC)
+                .map_err(system("make an event"))?;
+        let waits =
+            epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("make a set of descriptors to wait for"))?;
+        watch(&waits, event.as_fd())?;
+        let (peer, name) = greet(path, &segment, &registers, &event)?;
+        watch(&waits, peer.socket.as_fd())?;
+        let info = NamespaceInfo { blocks: 0, is_read_only: true, has_volatile_cache: true, nguid: [0; 16] };
+        let mut queue = Queue {
+            path: path.to_owned(),
+            peer,
+            segment,
+            registers,
+            memory,
+            event,
+            waits,
+            layout,
+            tail: 0,
+            head: 0,
+            phase: true,
+            out: vec![None; usize::from(depth)],
+            free: (0..depth).rev().map(Slot).collect(),
+            info,
+            name,
+        };
+        queue.info = queue.bring_up()?;
+        Ok(queue)
+    }
+
+    /// What the device calls itself.
+    #[must_use]
+    pub fn device(&self) -> &str {
+        &self.name
+    }
+
+    /// The namespace.
+    #[must_use]
+    pub fn namespace(&self) -> &NamespaceInfo {
+        &self.info
+    }
+
+    /// Bytes of a buffer.
+    #[must_use]
+    pub fn transfer_bytes(&self) -> u64 {
+        self.layout.transfer_bytes
+    }
+
+    /// Commands under way.
+    #[must_use]
+    pub fn outstanding(&self) -> usize {
+        self.out.iter().flatten().count()
+    }
+
+    /// A place for a command, if one is free.
+    pub fn take(&mut self) -> Option<Slot> {
+        self.free.pop()
+    }
+
+    /// Gives a place back that has nothing under way.
+    ///
+    /// # Panics
+    /// When it has, or is free already.
+    pub fn release(&mut self, slot: Slot) {
+        assert!(self.out[slot.index()].is_none() && self.free.len() < usize::from(self.layout.depth));
+        self.free.push(slot);
+    }
+
+    /// A place's buffer.
+    #[must_use]
+    pub fn buffer(&self, slot: Slot) -> SharedBytes<'_> {
+        let part = self.memory.bytes().get(self.layout.buffer(slot), self.layout.transfer_bytes);
+        part.expect("a buffer lies in the memory")
+    }
+
+    /// Puts a command into the queue; [`Queue::ring`] tells the device.
+    ///
+    /// # Panics
+    /// When the slot has one under way, or the command is longer than its buffer.
+    pub fn submit(&mut self, slot: Slot, ask: &Ask) {
+        assert!(self.out[slot.index()].is_none(), "one command a slot");
+        let command = self.command(slot, ask);
+        self.out[slot.index()] = Some(command);
+        self.push(&command);
+    }
+
+    fn push(&mut self, command: &Command) {
+        let at = self.layout.submission + u64::from(self.tail) * COMMAND_BYTES as u64;
+        self.memory.bytes().write(at, &command.encode());
+        self.tail = (self.tail + 1) % self.layout.entries();
+    }
+
+    /// Tells the device of what was submitted.
+    pub fn ring(&self) {
+        self.registers.word32(tail_doorbell(IO)).store(self.tail, Ordering::Release);
+        self.peer.bell.ring();
+    }
+
+    fn command(&self, slot: Slot, ask: &Ask) -> Command {
+        let command = |opcode| Command { cid: slot.0, ..Command::new(opcode, 1) };
+        let range = |opcode, block: u64, blocks: u64, flags: u32| Command {
+            cdw: [block as u32, (block >> 32) as u32, (blocks - 1) as u32 | flags, 0, 0, 0],
+            ..command(opcode)
+        };
+        let force = |fua: bool| u32::from(fua) << 30;
+        match *ask {
+            Ask::Read { block, blocks } => {
+                self.with_data(slot, u64::from(blocks), range(nvm::READ, block, u64::from(blocks), 0))
+            }
+            Ask::Write { block, blocks, fua } => {
+                self.with_data(slot, u64::from(blocks), range(nvm::WRITE, block, u64::from(blocks), force(fua)))
+            }
+            Ask::WriteZeroes { block, blocks, deallocate, fua } => {
+                assert!((1..=ZEROES_BLOCKS_MAX).contains(&blocks));
+                range(nvm::WRITE_ZEROES, block, blocks, force(fua) | u32::from(deallocate) << 25)
+            }
+            Ask::Deallocate { block, blocks } => self.deallocate(slot, block, blocks, command(nvm::DATASET_MANAGEMENT)),
+            Ask::Flush => command(nvm::FLUSH),
+        }
+    }
+
+    /// Dataset Management: as many ranges as it takes, in the buffer.
+    fn deallocate(&self, slot: Slot, block: u64, blocks: u64, command: Command) -> Command {
+        assert!((1..=DEALLOCATE_BLOCKS_MAX).contains(&blocks));
+        let buffer = self.buffer(slot);
+        let (mut ranges, mut at, mut left) = (0, block, blocks);
+        while left > 0 {
+            let length = left.min(u64::from(u32::MAX));
+            let mut range = [0; RANGE_BYTES];
+            range[4..8].copy_from_slice(&(length as u32).to_le_bytes());
+            range[8..16].copy_from_slice(&at.to_le_bytes());
+            buffer.write(ranges * RANGE_BYTES as u64, &range);
+            (ranges, at, left) = (ranges + 1, at + length, left - length);
+        }
+        let command = Command { cdw: [ranges as u32 - 1, 1 << 2, 0, 0, 0, 0], ..command };
+        Command { dptr: DataPointer::Prp(self.layout.buffer(slot), 0), ..command }
+    }
+
+    /// A command with its buffer's pages.
+    fn with_data(&self, slot: Slot, blocks: u64, command: Command) -> Command {
+        let bytes = blocks * BLOCK_BYTES;
+        assert!(bytes > 0 && bytes <= self.layout.transfer_bytes, "{blocks} blocks in a buffer of a command");
+        let first = self.layout.buffer(slot);
+        let second = match blocks {
+            1 => 0,
+            2 => first + PAGE_BYTES,
+            _ => {
+                let list = self.layout.list(slot);
+                for index in 1..blocks {
+                    let page = first + index * PAGE_BYTES;
+                    self.memory.word64(list + (index - 1) * 8).store(page, Ordering::Relaxed);
+                }
+                list
+            }
+        };
+        Command { dptr: DataPointer::Prp(first, second), ..command }
+    }
+
+    /// A command that has ended, and how; its buffer is the caller's until it is released.
+    pub fn reap(&mut self) -> Option<(Slot, Status)> {
+        loop {
+            let completion = self.pop(self.layout.completion, self.head, self.phase)?;
+            (self.head, self.phase) = step(self.head, self.phase, self.layout.entries());
+            self.registers.word32(head_doorbell(IO)).store(self.head, Ordering::Release);
+            let place = self.out.get_mut(usize::from(completion.cid));
+            // One for a command that is not under way is the device's fault, and nobody's answer.
+            if let Some(Some(_)) = place.map(Option::take) {
+                return Some((Slot(completion.cid), completion.status));
+            }
+        }
+    }
+
+    /// The completion at a queue's head, if it is there.
+    fn pop(&self, queue: u64, head: u32, phase: bool) -> Option<Completion> {
+        let at = queue + u64::from(head) * COMPLETION_BYTES as u64;
+        // The last word says that the rest is there.
+        let last = self.memory.word32(at + COMPLETION_BYTES as u64 - 4).load(Ordering::Acquire);
+        if (last >> 16 & 1 == 1) != phase {
+            return None;
+        }
+        let mut entry = [0; COMPLETION_BYTES];
+        self.memory.bytes().read(at, &mut entry);
+        Some(Completion::decode(&entry).0)
+    }
+
+    /// What to wait for: readable when a command has ended after [`Queue::arm`], or when the device has gone.
+    #[must_use]
+    pub fn event(&self) -> BorrowedFd<'_> {
+        self.waits.as_fd()
+    }
+
+    /// Asks for an event; false when a command has ended already, so that nobody need wait.
+    pub fn arm(&mut self) -> bool {
+        let mut count = [0; 8];
+        // What was there before is answered by looking now.
+        let _ = rustix::io::read(&self.event, &mut count);
+        self.registers.word32(armed(0)).store(1, Ordering::Release);
+        fence(Ordering::SeqCst);
+        self.pop(self.layout.completion, self.head, self.phase).is_none()
+    }
+
+    /// Sleeps until a command ends, and reaps it; nothing when none has within `limit`, or when the device has gone
+    /// ([`Queue::has_lost_device`]).
+    pub fn wait(&mut self, limit: Duration) -> Option<(Slot, Status)> {
+        let until = Instant::now() + limit;
+        loop {
+            if let Some(ended) = self.reap() {
+                return Some(ended);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.has_lost_device() {
+                return None;
+            }
+            if self.arm() {
+                let time = rustix::time::Timespec {
+                    tv_sec: left.as_secs().cast_signed(),
+                    tv_nsec: i64::from(left.subsec_nanos()),
+                };
+                let mut fds = [rustix::event::PollFd::new(&self.waits, rustix::event::PollFlags::IN)];
+                // However it ends, the next look says what there is.
+                let _ = rustix::event::poll(&mut fds, Some(&time));
+            }
+        }
+    }
+
+    /// Whether the device's process at the other end has gone.
+    #[must_use]
+    pub fn has_lost_device(&self) -> bool {
+        let mut fds = [rustix::event::PollFd::new(&self.peer.socket, rustix::event::PollFlags::IN)];
+        let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Attaches anew after the device's process has gone, and sends again what had not ended. It tries for as long as
+    /// `patience`.
+    ///
+    /// # Errors
+    /// Why the last try failed. It may be called again.
+    pub fn recover(&mut self, patience: Duration) -> Result<(), QueueError> {
+        let until = Instant::now() + patience;
+        loop {
+            match self.try_recover() {
+                Ok(()) => return Ok(()),
+                Err(error @ QueueError::Refused { .. }) => return Err(error),
+                Err(error) if Instant::now() >= until => return Err(error),
+                Err(_) => std::thread::sleep(RETRY),
+            }
+        }
+    }
+
+    fn try_recover(&mut self) -> Result<(), QueueError> {
+        let (peer, _) = greet(&self.path, &self.segment, &self.registers, &self.event)?;
+        // What has closed is not watched any more.
+        watch(&self.waits, peer.socket.as_fd())?;
+        self.peer = peer;
+        let info = self.bring_up()?;
+        if info.blocks != self.info.blocks || info.nguid != self.info.nguid {
+            let why = "it is another device than before, or has another size".to_owned();
+            return Err(QueueError::Refused { socket: self.path.clone(), why });
+        }
+        let again: Vec<Command> = self.out.iter().flatten().copied().collect();
+        for command in &again {
+            self.push(command);
+        }
+        self.ring();
+        Ok(())
+    }
+
+    /// Enables the controller, asks what there is, and makes the queues for I/O.
+    fn bring_up(&mut self) -> Result<NamespaceInfo, QueueError> {
+        let failed = |why: String| QueueError::Controller { socket: self.path.clone(), why };
+        let memory = self.memory.bytes();
+        memory.fill(ADMIN_COMPLETION, PAGE_BYTES, 0);
+        let entries = u64::from(self.layout.entries());
+        memory.fill(self.layout.completion, entries * COMPLETION_BYTES as u64, 0);
+        let set = |offset: u64, value: u64| {
+            self.registers.word32(offset).store(value as u32, Ordering::Relaxed);
+            self.registers.word32(offset + 4).store((value >> 32) as u32, Ordering::Relaxed);
+        };
+        set(ASQ, ADMIN_SUBMISSION);
+        set(ACQ, ADMIN_COMPLETION);
+        let sizes = (ADMIN_ENTRIES - 1) | (ADMIN_ENTRIES - 1) << 16;
+        self.registers.word32(AQA).store(sizes, Ordering::Relaxed);
+        self.registers.word32(CC).store(CC_ENTRIES | CC_EN, Ordering::Release);
+        self.peer.bell.ring();
+        let status = || self.registers.word32(CSTS).load(Ordering::Acquire);
+        self.await_answer(|| status() & (CSTS_RDY | CSTS_CFS) != 0)?;
+        if status() & CSTS_CFS != 0 {
+            return Err(failed("it reports a fatal error".to_owned()));
+        }
+        let mut link = Admin { queue: self, tail: 0, head: 0, phase: true };
+        let controller = link.identify(0x01, 0)?;
+        let namespace = link.identify(0x00, 1)?;
+        let queue = |opcode, base, last| Command {
+            dptr: DataPointer::Prp(base, 0),
+            cdw: [u32::from(IO) | (entries as u32 - 1) << 16, last, 0, 0, 0, 0],
+            ..Command::new(opcode, 0)
+        };
+        // PC in bit 0, IEN in bit 1 and vector 0; the completion queue in bits 31:16.
+        let (submission, completion) = (link.queue.layout.submission, link.queue.layout.completion);
+        link.run(queue(admin::CREATE_CQ, completion, 0b11))?;
+        link.run(queue(admin::CREATE_SQ, submission, 1 | u32::from(IO) << 16))?;
+        (self.tail, self.head, self.phase) = (0, 0, true);
+        let blocks = u64::from_le_bytes(namespace[..8].try_into().expect("eight bytes"));
+        if blocks == 0 {
+            return Err(failed("it has no namespace 1".to_owned()));
+        }
+        Ok(NamespaceInfo {
+            blocks,
+            is_read_only: namespace[99] & 1 != 0,
+            has_volatile_cache: controller[525] & 1 != 0,
+            nguid: namespace[104..120].try_into().expect("sixteen bytes"),
+        })
+    }
+
+    /// Waits for something that comes soon, or for the device to go.
+    fn await_answer(&self, until: impl Fn() -> bool) -> Result<(), QueueError> {
+        let limit = Instant::now() + ANSWER_MAX;
+        while !until() {
+            let gone = self.has_lost_device();
+            if gone || Instant::now() > limit {
+                let why = if gone { "it has gone" } else { "it does not answer" };
+                return Err(QueueError::Controller { socket: self.path.clone(), why: why.to_owned() });
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        Ok(())
+    }
+}
+
+/// The admin queue, one command at a time.
+struct Admin<'a> {
+    queue: &'a Queue,
+    tail: u32,
+    head: u32,
+    phase: bool,
+}
+
+impl Admin<'_> {
+    fn run(&mut self, command: Command) -> Result<(), QueueError> {
+        let queue = self.queue;
+        let at = ADMIN_SUBMISSION + u64::from(self.tail) * COMMAND_BYTES as u64;
+        queue.memory.bytes().write(at, &command.encode());
+        self.tail = (self.tail + 1) % ADMIN_ENTRIES;
+        queue.registers.word32(tail_doorbell(0)).store(self.tail, Ordering::Release);
+        queue.peer.bell.ring();
+        let (head, phase) = (self.head, self.phase);
+        queue.await_answer(|| queue.pop(ADMIN_COMPLETION, head, phase).is_some())?;
+        let ended = queue.pop(ADMIN_COMPLETION, head, phase).map_or(Status::INTERNAL_ERROR, |ended| ended.status);
+        (self.head, self.phase) = step(head, phase, ADMIN_ENTRIES);
+        queue.registers.word32(head_doorbell(0)).store(self.head, Ordering::Release);
+        if !ended.is_success() {
+            let why = format!("admin command {:02X}h ends with {ended}", command.opcode);
+            return Err(QueueError::Controller { socket: queue.path.clone(), why });
+        }
+        Ok(())
+    }
+
+    fn identify(&mut self, cns: u32, nsid: u32) -> Result<Vec<u8>, QueueError> {
+        let cdw = [cns, 0, 0, 0, 0, 0];
+        self.run(Command { dptr: DataPointer::Prp(IDENTIFY, 0), cdw, ..Command::new(admin::IDENTIFY, nsid) })?;
+        let mut page = vec![0; IDENTIFY_BYTES];
+        self.queue.memory.bytes().read(IDENTIFY, &mut page);
+        Ok(page)
+    }
+}
+
+/// The place after a head, and its phase.
+fn step(head: u32, phase: bool, entries: u32) -> (u32, bool) {
+    if head + 1 == entries { (0, !phase) } else { (head + 1, phase) }
+}
+
+/// Sends the segment and hears whether it is welcome; the device's name.
+fn greet(path: &Path, segment: &Region, registers: &Object, event: &OwnedFd) -> Result<(Peer, String), QueueError> {
+    let socket = path.to_owned();
+    // A controller that begins is not enabled, whatever the last one was told.
+    registers.word32(CC).store(0, Ordering::Release);
+    let connect = |source| QueueError::Connect { socket: socket.clone(), source };
+    let stream = UnixStream::connect(path).map_err(connect)?;
+    stream.set_read_timeout(Some(ANSWER_MAX)).map_err(connect)?;
+    pass::send(&stream, &Hello::encode(), &[segment.as_fd(), event.as_fd()]).map_err(connect)?;
+    let mut welcome = [0; WELCOME_BYTES];
+    let (got, fds) = pass::receive(&stream, &mut welcome).map_err(connect)?;
+    let stranger = || QueueError::Stranger { socket: socket.clone() };
+    if got == 0 {
+        return Err(connect(io::Error::from(io::ErrorKind::ConnectionReset)));
+    }
+    let welcome = Welcome::decode(&welcome).filter(|_| got == WELCOME_BYTES).ok_or_else(stranger)?;
+    let name = welcome.0.map_err(|why| QueueError::Refused { socket: socket.clone(), why })?;
+    let bells = Region::from_fd(fds.into_iter().next().ok_or_else(stranger)?)?;
+    Ok((Peer { socket: stream, bell: Doorbell::new(&bells.find(BELL)?, 0) }, name))
+}
+
+fn watch(set: &OwnedFd, fd: BorrowedFd<'_>) -> Result<(), QueueError> {
+    let data = epoll::EventData::new_u64(0);
+    epoll::add(set, fd, data, epoll::EventFlags::IN).map_err(system("wait for a descriptor"))
+}
+
+fn system(what: &'static str) -> impl Fn(rustix::io::Errno) -> QueueError {
+    move |errno| QueueError::System { what, source: errno.into() }
+}

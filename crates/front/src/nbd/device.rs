@@ -1,0 +1,170 @@
+//! A device that is served as a volume: each connection has a queue of its own ([`osier_client::Queue`]).
+//!
+//! When the device's host domain dies the queue attaches to the next one and sends again what had not ended, so clients
+//! wait and see no error. Only a device that stays away fails what is under way, and all that comes after it.
+
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use osier_client::{Ask, Queue, Slot};
+use osier_device::Status;
+
+use super::volume::{BLOCK_BYTES, Ended, Export, Extent, Operation, Outcome, Volume, VolumeError};
+
+/// Requests of a connection that are under way at the device.
+const DEPTH: u16 = 32;
+/// Bytes of each.
+const TRANSFER_BYTES: u32 = 128 << 10;
+/// How long a device may stay away.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// NVM Command Set: the namespace is write protected.
+const WRITE_PROTECTED: Status = Status(0x020);
+
+/// Namespace 1 of a device.
+pub struct DeviceExport {
+    name: String,
+    socket: PathBuf,
+}
+
+impl DeviceExport {
+    /// The device that is served at a socket, under a name for clients.
+    #[must_use]
+    pub fn new(name: String, socket: PathBuf) -> DeviceExport {
+        DeviceExport { name, socket }
+    }
+}
+
+impl Export for DeviceExport {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn open(&self) -> Result<Box<dyn Volume>, String> {
+        let queue = Queue::attach(&self.socket, DEPTH, TRANSFER_BYTES).map_err(|error| error.to_string())?;
+        let out = (0..DEPTH).map(|_| None).collect();
+        Ok(Box::new(DeviceVolume { queue, out, ended: Vec::new(), is_armed: false, has_failed: false }))
+    }
+}
+
+/// What is under way at a place of the queue.
+enum Pending {
+    Read(Vec<u8>),
+    Write(Vec<u8>),
+    Other,
+}
+
+struct DeviceVolume {
+    queue: Queue,
+    out: Vec<Option<(u64, Pending)>>,
+    /// Ended without the device.
+    ended: Vec<Ended>,
+    /// Somebody waits for the event: it may have come because the device has gone.
+    is_armed: bool,
+    has_failed: bool,
+}
+
+impl DeviceVolume {
+    /// The device does not come back.
+    fn fail(&mut self, why: &osier_client::QueueError) {
+        tracing::error!(%why, "a client's requests fail");
+        self.has_failed = true;
+        let pending = self.out.iter_mut().filter_map(Option::take);
+        self.ended.extend(pending.map(|(token, _)| Ended { token, outcome: Err(VolumeError::ShutDown) }));
+    }
+
+    fn end(&mut self, slot: Slot, status: Status) -> Option<Ended> {
+        let (token, pending) = self.out.get_mut(slot.index())?.take()?;
+        let outcome = match pending {
+            _ if !status.is_success() => Err(error_of(status)),
+            Pending::Read(mut buffer) => {
+                self.queue.buffer(slot).read(0, &mut buffer);
+                let is_hole = buffer.iter().all(|byte| *byte == 0);
+                Ok(Outcome::Buffer { buffer, is_hole })
+            }
+            Pending::Write(buffer) => Ok(Outcome::Buffer { buffer, is_hole: false }),
+            Pending::Other => Ok(Outcome::Done),
+        };
+        self.queue.release(slot);
+        Some(Ended { token, outcome })
+    }
+}
+
+fn error_of(status: Status) -> VolumeError {
+    match status {
+        Status::LBA_OUT_OF_RANGE => VolumeError::OutOfRange,
+        Status::CAPACITY_EXCEEDED => VolumeError::CapacityExceeded,
+        WRITE_PROTECTED => VolumeError::WriteProtected,
+        _ => VolumeError::Media,
+    }
+}
+
+impl Volume for DeviceVolume {
+    fn blocks(&self) -> u64 {
+        self.queue.namespace().blocks
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.queue.namespace().is_read_only
+    }
+
+    fn transfer_blocks_max(&self) -> u32 {
+        TRANSFER_BYTES / BLOCK_BYTES as u32
+    }
+
+    fn submit(&mut self, token: u64, operation: Operation) -> Result<(), Operation> {
+        if self.has_failed {
+            self.ended.push(Ended { token, outcome: Err(VolumeError::ShutDown) });
+            return Ok(());
+        }
+        // The device cannot say yet what takes space: all of it may.
+        if let Operation::Allocation { blocks, .. } = operation {
+            let extents = vec![Extent { blocks, is_hole: false }];
+            self.ended.push(Ended { token, outcome: Ok(Outcome::Extents(extents)) });
+            return Ok(());
+        }
+        let Some(slot) = self.queue.take() else { return Err(operation) };
+        let (ask, pending) = match operation {
+            Operation::Read { block, buffer } => {
+                (Ask::Read { block, blocks: (buffer.len() / BLOCK_BYTES) as u32 }, Pending::Read(buffer))
+            }
+            Operation::Write { block, data, fua } => {
+                self.queue.buffer(slot).write(0, &data);
+                (Ask::Write { block, blocks: (data.len() / BLOCK_BYTES) as u32, fua }, Pending::Write(data))
+            }
+            Operation::Deallocate { block, blocks } => (Ask::Deallocate { block, blocks }, Pending::Other),
+            Operation::WriteZeroes { block, blocks, may_deallocate, fua } => {
+                (Ask::WriteZeroes { block, blocks, deallocate: may_deallocate, fua }, Pending::Other)
+            }
+            Operation::Flush | Operation::Allocation { .. } => (Ask::Flush, Pending::Other),
+        };
+        self.out[slot.index()] = Some((token, pending));
+        self.queue.submit(slot, &ask);
+        self.queue.ring();
+        Ok(())
+    }
+
+    fn reap(&mut self, ended: &mut Vec<Ended>) {
+        let before = ended.len();
+        ended.append(&mut self.ended);
+        while let Some((slot, status)) = self.queue.reap() {
+            ended.extend(self.end(slot, status));
+        }
+        let woken_for_nothing = std::mem::take(&mut self.is_armed) && ended.len() == before;
+        if woken_for_nothing && !self.has_failed && self.queue.has_lost_device() {
+            if let Err(error) = self.queue.recover(PATIENCE) {
+                self.fail(&error);
+            }
+            ended.append(&mut self.ended);
+        }
+    }
+
+    fn event(&self) -> BorrowedFd<'_> {
+        self.queue.event()
+    }
+
+    fn arm(&mut self) -> bool {
+        self.is_armed = true;
+        self.ended.is_empty() && self.queue.arm()
+    }
+}

@@ -1,0 +1,145 @@
+//! What the controller says of itself and of its namespaces: the structures of Identify.
+
+use crate::controller::{Identity, Namespace};
+use crate::registers::VERSION;
+use crate::{IO_QUEUES_MAX, TRANSFER_PAGES_LOG2};
+
+/// Bytes of every structure that Identify answers with.
+pub const IDENTIFY_BYTES: usize = 4096;
+/// Blocks of a namespace are 2 to the power of this (LBADS).
+const BLOCK_LOG2: u8 = 12;
+/// Asynchronous event requests that are held, and commands to abort, less one (AERL, ACL).
+pub(crate) const EVENTS_MAX: usize = 4;
+/// Entries of the error log, less one (ELPE).
+pub(crate) const ERRORS_MAX: usize = 64;
+/// Most namespaces (NN).
+pub(crate) const NAMESPACES_MAX: u32 = 64;
+
+/// A structure that is filled in by offset.
+struct Page([u8; IDENTIFY_BYTES]);
+
+impl Page {
+    fn zero() -> Page {
+        Page([0; IDENTIFY_BYTES])
+    }
+
+    fn put(&mut self, offset: usize, bytes: &[u8]) -> &mut Page {
+        self.0[offset..offset + bytes.len()].copy_from_slice(bytes);
+        self
+    }
+
+    fn byte(&mut self, offset: usize, value: u8) -> &mut Page {
+        self.put(offset, &[value])
+    }
+
+    fn word(&mut self, offset: usize, value: u16) -> &mut Page {
+        self.put(offset, &value.to_le_bytes())
+    }
+
+    fn dword(&mut self, offset: usize, value: u32) -> &mut Page {
+        self.put(offset, &value.to_le_bytes())
+    }
+
+    fn qword(&mut self, offset: usize, value: u64) -> &mut Page {
+        self.put(offset, &value.to_le_bytes())
+    }
+
+    /// Text of a fixed length, padded with spaces; what is no printable ASCII becomes a question mark.
+    fn text(&mut self, offset: usize, bytes: usize, text: &str) -> &mut Page {
+        let printable = |c: char| if c.is_ascii_graphic() || c == ' ' { c as u8 } else { b'?' };
+        let padded = text.chars().map(printable).chain(std::iter::repeat(b' '));
+        for (place, byte) in self.0[offset..offset + bytes].iter_mut().zip(padded) {
+            *place = byte;
+        }
+        self
+    }
+
+    fn done(&mut self) -> Vec<u8> {
+        self.0.to_vec()
+    }
+}
+
+/// Identify Controller (CNS 01h).
+pub fn controller(identity: &Identity) -> Vec<u8> {
+    let mut page = Page::zero();
+    page.text(4, 20, &identity.serial) // SN
+        .text(24, 40, &identity.model) // MN
+        .text(64, 8, &identity.firmware) // FR
+        .byte(77, TRANSFER_PAGES_LOG2) // MDTS
+        .word(78, identity.controller) // CNTLID
+        .dword(80, VERSION) // VER
+        .dword(92, 1 << 8) // OAES: namespace attribute notices
+        .byte(111, 1) // CNTRLTYPE: I/O controller
+        .word(256, 1 << 1) // OACS: Format NVM
+        .byte(258, EVENTS_MAX as u8 - 1) // ACL
+        .byte(259, EVENTS_MAX as u8 - 1) // AERL
+        .byte(260, 1 << 1 | 1) // FRMW: one slot, read only
+        .byte(261, 1 << 2 | 1 << 1) // LPA: commands supported and effects, extended data
+        .byte(262, ERRORS_MAX as u8 - 1) // ELPE
+        .word(266, identity.warning_kelvin) // WCTEMP
+        .word(268, identity.critical_kelvin) // CCTEMP
+        .byte(512, 0x66) // SQES: 64 bytes
+        .byte(513, 0x44) // CQES: 16 bytes
+        .word(514, 1024) // MAXCMD
+        .dword(516, NAMESPACES_MAX) // NN
+        .word(520, ONCS)
+        .byte(524, 1 << 1) // FNA: formats are of one namespace; FUSES at 522 is zero
+        .byte(525, u8::from(identity.volatile_cache) | 0b10 << 1) // VWC: and Flush of all namespaces is not supported
+        .word(526, 0) // AWUN: one block
+        .word(528, 0) // AWUPF
+        .dword(536, 1) // SGLS: supported, without alignment
+        .put(768, identity.subsystem.as_bytes()) // SUBNQN
+        .word(2048, 100); // PSD0.MP: 1 W, in hundredths
+    page.done()
+}
+
+/// Compare, Dataset Management, Write Zeroes, Verify.
+const ONCS: u16 = 1 | 1 << 2 | 1 << 3 | 1 << 7;
+
+/// Identify Namespace (CNS 00h); all zero for one that is not attached.
+pub fn namespace(namespace: Option<&Namespace>) -> Vec<u8> {
+    let mut page = Page::zero();
+    let Some(namespace) = namespace else { return page.done() };
+    page.qword(0, namespace.blocks) // NSZE
+        .qword(8, namespace.blocks) // NCAP
+        .qword(16, namespace.used_blocks.min(namespace.blocks)) // NUSE
+        .byte(24, u8::from(namespace.is_thin)) // NSFEAT: thin provisioning
+        .byte(33, 1 << 3 | 0b001) // DLFEAT: deallocated blocks read as zeroes, Write Zeroes may deallocate
+        .byte(99, u8::from(namespace.is_read_only)) // NSATTR
+        .put(104, &namespace.nguid) // NGUID
+        .dword(128, u32::from(BLOCK_LOG2) << 16); // LBAF0: LBADS in bits 23:16
+    page.done()
+}
+
+/// Active namespaces (CNS 02h), or all (10h): identifiers above `after`, ascending.
+pub fn namespace_list(namespaces: &[Namespace], after: u32) -> Vec<u8> {
+    let mut page = Page::zero();
+    for (index, namespace) in namespaces.iter().filter(|n| n.nsid > after).take(IDENTIFY_BYTES / 4).enumerate() {
+        page.dword(index * 4, namespace.nsid);
+    }
+    page.done()
+}
+
+/// Namespace Identification Descriptors (CNS 03h): NGUID and command set.
+pub fn descriptors(namespace: &Namespace) -> Vec<u8> {
+    let mut page = Page::zero();
+    // NIDT 2h, 16 bytes: NGUID. NIDT 4h, one byte: the command set identifier, 0 for NVM.
+    page.put(0, &[2, 16, 0, 0]).put(4, &namespace.nguid).put(20, &[4, 1, 0, 0]);
+    page.done()
+}
+
+/// Controllers of the subsystem (CNS 13h, and 12h of those that a namespace is attached to): this one, if it is not
+/// below `from`.
+pub fn controller_list(controller: u16, from: u16) -> Vec<u8> {
+    let mut page = Page::zero();
+    if controller >= from {
+        page.word(0, 1).word(2, controller);
+    }
+    page.done()
+}
+
+/// Number of Queues: what Set Features grants of what was asked, both counted from zero.
+pub fn queues_granted(asked: u32) -> u32 {
+    let most = u32::from(IO_QUEUES_MAX) - 1;
+    (asked & 0xFFFF).min(most) | (asked >> 16).min(most) << 16
+}
