@@ -1,5 +1,5 @@
-//! Programs of the same machine as NVMe clients of a device that is served, and NBD before them: what they wrote is there,
-//! whoever dies.
+//! Programs of the same machine as NVMe clients of a device that is served, and NBD before them: what they wrote is
+//! there, whoever dies.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -367,7 +367,7 @@ fn what_cannot_be_is_answered_with_the_standards_status_and_changes_nothing() {
     let mut served = Served::new(&[]);
     let mut queue = served.queue(2, 8192);
     let blocks = queue.namespace().blocks;
-    let mut ask = |queue: &mut Queue, ask: Ask| {
+    let ask = |queue: &mut Queue, ask: Ask| {
         let slot = queue.take().unwrap();
         queue.submit(slot, &ask);
         queue.ring();

@@ -7,8 +7,8 @@
 //! 1. A buffer is the caller's from [`Queue::take`] until [`Queue::submit`], and from [`Queue::reap`] until
 //!    [`Queue::release`]; in between it is the device's.
 //! 2. What was submitted ends, or its queue fails for good: when the device's host domain dies, [`Queue::recover`]
-//!    attaches anew and sends again what had not ended. The device lets nobody in before what it had begun has ended, so
-//!    nothing that is sent later is overtaken by what was sent twice.
+//!    attaches anew and sends again what had not ended. The device lets nobody in before what it had begun has ended,
+//!    so nothing that is sent later is overtaken by what was sent twice.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -543,8 +543,8 @@ impl Profile {
         Ok(profile)
     }
 
-    /// As [`Profile::parse_with`], where no value may be without effect because another key that is set takes its place:
-    /// for who shows the values beside the results. Of one name that is set twice the last counts.
+    /// As [`Profile::parse_with`], where no value may be without effect because another key that is set takes its
+    /// place: for who shows the values beside the results. Of one name that is set twice the last counts.
     ///
     /// # Errors
     /// As [`Profile::parse_with`]; [`ProfileError::Override`] names a key whose place another one takes.

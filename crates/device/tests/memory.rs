@@ -6,7 +6,8 @@
 use osier_device::model::{Command, Model, Op};
 use osier_device::{Nanos, Profile};
 
-/// Most bytes that may be taken: what has the size of a superblock or of the cache, and not what has the size of a page.
+/// Most bytes that may be taken: what has the size of a superblock or of the cache, and not what has the size of a
+/// page.
 const TAKEN_MAX: u64 = 256 << 20;
 
 /// Resident memory of this process, in bytes.

@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! 1. An entry is read once, and its queue's head goes past it then.
-//! 2. A completion goes where the queue has room; it waits where the client is slow to take others. A client has at most
-//!    [`COMMANDS_MAX`] commands that have not ended, those that wait included, so this is bounded.
+//! 2. A completion goes where the queue has room; it waits where the client is slow to take others. A client has at
+//!    most [`COMMANDS_MAX`] commands that have not ended, those that wait included, so this is bounded.
 //! 3. A queue goes only when nothing of it is under way. So does everything, when the controller is disabled.
 
 use std::collections::VecDeque;

@@ -1,7 +1,5 @@
 //! A client in a test's memory drives a controller as a driver of the standard would.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -216,8 +214,8 @@ fn a_configuration_that_cannot_be_is_a_fatal_error_until_the_next_reset() {
     }
 }
 
-/// Every command of a driver that wraps, fills and empties its queues ends once, with its own status, whatever the order
-/// in which commands end and however slow the driver is to take completions.
+/// Every command of a driver that wraps, fills and empties its queues ends once, with its own status, whatever the
+/// order in which commands end and however slow the driver is to take completions.
 #[test]
 fn every_command_ends_once_on_small_queues() {
     for seed in 0..200_u64 {
@@ -399,7 +397,10 @@ fn bytes_of(spans: &[Span]) -> Vec<u64> {
 
 proptest! {
     #[test]
-    fn commands_and_completions_are_read_as_they_are_written(entry in prop::array::uniform32(any::<u8>()), more in prop::array::uniform32(any::<u8>())) {
+    fn commands_and_completions_are_read_as_they_are_written(
+        entry in prop::array::uniform32(any::<u8>()),
+        more in prop::array::uniform32(any::<u8>()),
+    ) {
         let mut raw = [0; COMMAND_BYTES];
         raw[..32].copy_from_slice(&entry);
         raw[32..].copy_from_slice(&more);
@@ -442,7 +443,10 @@ proptest! {
 
     /// Whatever 64 bytes say, a command is answered, and what it asks for lies in its namespace.
     #[test]
-    fn no_command_is_more_than_the_controller_can_bear(raw in prop::collection::vec(any::<u8>(), 64), opcode in 0..0x20_u8) {
+    fn no_command_is_more_than_the_controller_can_bear(
+        raw in prop::collection::vec(any::<u8>(), 64),
+        opcode in 0..0x20_u8,
+    ) {
         let mut entry: [u8; 64] = raw.try_into().unwrap();
         entry[0] = opcode;
         let mut controller = controller();

@@ -36,6 +36,7 @@ pub const PURE: [&str; 9] = [
     "osier-cache",
     "osier-link",
     "osier-device",
+    "osier-nvme",
     "osier-domain",
     "osier-sched",
     "osier-sim",

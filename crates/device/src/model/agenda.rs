@@ -1,7 +1,7 @@
 //! What is going to happen, in order: a calendar queue (Brown, Communications of the ACM, 1988).
 //!
-//! Time is cut into days of equal length, and each day of a year has the list of its events, in order. What is more than
-//! a year away waits in a heap. So an event costs the same however many there are.
+//! Time is cut into days of equal length, and each day of a year has the list of its events, in order. What is more
+//! than a year away waits in a heap. So an event costs the same however many there are.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -37,7 +37,8 @@ pub(super) fn apply(profile: &str, text: &str, overrides: &[(String, Value)]) ->
     last.ok_or_else(|| refuse("nothing", "no key was given".to_owned()))
 }
 
-/// Each value stands once all are set: two names of one key, or two keys that exclude each other, leave one without effect.
+/// Each value stands once all are set: two names of one key, or two keys that exclude each other, leave one without
+/// effect.
 pub(super) fn check_all(profile: &str, text: &str, overrides: &[(String, Value)]) -> Result<(), ProfileError> {
     let refuse =
         |key: &str, reason: String| ProfileError::Override { key: format!("{key} of profile {profile}"), reason };
