@@ -645,7 +645,7 @@ fn greet(path: &Path, segment: &Region, registers: &Object, event: &OwnedFd) -> 
     // A controller that begins is not enabled, whatever the last one was told.
     registers.word32(CC).store(0, Ordering::Release);
     let connect = |source| QueueError::Connect { socket: socket.clone(), source };
-    let stream = UnixStream::connect(path).map_err(connect)?;
+    let stream = pass::connect(path).map_err(connect)?;
     stream.set_read_timeout(Some(ANSWER_MAX)).map_err(connect)?;
     pass::send(&stream, &Hello::encode(), &[segment.as_fd(), event.as_fd()]).map_err(connect)?;
     let mut welcome = [0; WELCOME_BYTES];

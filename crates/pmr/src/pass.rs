@@ -1,8 +1,11 @@
 //! Descriptors passed to another process over a Unix socket, with a message beside them.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::net::UnixStream;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
 
 /// Most descriptors of a message.
 pub const PASSED_MAX: usize = 8;
@@ -14,6 +17,40 @@ const _: () = {
     let needed = unsafe { libc::CMSG_SPACE((PASSED_MAX * size_of::<RawFd>()) as u32) };
     assert!(needed as usize <= CONTROL_WORDS * 8);
 };
+
+/// Longest path that a socket's address holds (`sun_path` of unix(7), with its zero).
+const PATH_BYTES_MAX: usize = 107;
+
+/// A way to a socket that fits its address: the path, or by a descriptor of its directory where that is too long.
+fn way_to(path: &Path) -> io::Result<(Option<File>, PathBuf)> {
+    if path.as_os_str().len() <= PATH_BYTES_MAX {
+        return Ok((None, path.to_owned()));
+    }
+    let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    };
+    let directory = File::options().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(directory)?;
+    let way = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name);
+    Ok((Some(directory), way))
+}
+
+/// Listens at a path of any length.
+///
+/// # Errors
+/// What the system refused.
+pub fn listen(path: &Path) -> io::Result<UnixListener> {
+    let (_directory, way) = way_to(path)?;
+    UnixListener::bind(way)
+}
+
+/// Connects to who listens at a path of any length.
+///
+/// # Errors
+/// What the system refused.
+pub fn connect(path: &Path) -> io::Result<UnixStream> {
+    let (_directory, way) = way_to(path)?;
+    UnixStream::connect(way)
+}
 
 /// Sends a message, at least one byte long, with descriptors.
 ///
@@ -93,9 +130,21 @@ pub fn receive(socket: &UnixStream, message: &mut [u8]) -> io::Result<(usize, Ve
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs::File;
     use std::io::{Read, Write};
     use std::os::fd::AsFd;
+
+    #[test]
+    fn a_socket_is_reached_however_long_its_path_is() {
+        let home = tempfile::tempdir().unwrap();
+        for length in [1, 90, 250] {
+            let directory = home.path().join("x".repeat(length));
+            std::fs::create_dir(&directory).unwrap();
+            let path = directory.join("socket");
+            let listener = listen(&path).unwrap();
+            assert!(path.exists() && connect(&path).is_ok() && listener.accept().is_ok());
+            assert!(connect(&directory.join("none")).is_err());
+        }
+    }
 
     #[test]
     fn descriptors_arrive_with_their_message() {

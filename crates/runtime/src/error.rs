@@ -129,9 +129,7 @@ pub enum RuntimeError {
         source: std::io::Error,
     },
     /// Clients have nowhere to arrive.
-    #[error(
-        "cannot listen for clients at {path}: {source}; a socket's path has at most 107 bytes, and its directory must be writable"
-    )]
+    #[error("cannot listen for clients at {path}: {source}; is its directory writable?")]
     Listen {
         /// The socket.
         path: std::path::PathBuf,

@@ -55,7 +55,7 @@ impl Listener {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
             _ => {}
         }
-        let listener = UnixListener::bind(path).map_err(failed)?;
+        let listener = pass::listen(path).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let (sender, news) = channel();
         let waiting = Waiting { listener, path: path.to_owned(), clients: Vec::new(), next: 0, sender, bell };
