@@ -184,7 +184,7 @@ impl Clients {
             next_client: 0,
             next_stream: [READS.start, WRITES.start],
             next_look: Nanos(0),
-            health: Health::default(),
+            health: Health { is_read_only: spec.is_read_only, ..Health::default() },
             data: vec![0; layout.raw_bytes() as usize],
             tally: Tally::new(delivered, false),
         })
@@ -203,8 +203,10 @@ impl Clients {
                 }
             }
         }
-        for place in &mut self.clients {
-            if place.as_ref().is_some_and(|client| client.gone && client.queues.outstanding() == 0) {
+        for (index, place) in self.clients.iter_mut().enumerate() {
+            let gone = place.as_ref().is_some_and(|client| client.gone && client.queues.outstanding() == 0);
+            // Its place may be another's only when nothing is under way for it any more, a barrier included.
+            if gone && !self.works.iter().flatten().any(|work| work.client == index) {
                 *place = None;
             }
         }
