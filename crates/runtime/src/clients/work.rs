@@ -242,3 +242,140 @@ fn pieces(spans: &[Span], offset: u64, bytes: usize) -> impl Iterator<Item = (u6
         (length > 0).then(|| (span.address + skipped, range))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use osier_nvme::{OutOfMemory, nvm};
+
+    use super::*;
+
+    const BLOCK: usize = osier_nvme::BLOCK_BYTES as usize;
+
+    struct Memory(RefCell<Vec<u8>>);
+
+    impl HostMemory for Memory {
+        fn read(&self, address: u64, out: &mut [u8]) -> Result<(), OutOfMemory> {
+            let memory = self.0.borrow();
+            let from = address as usize;
+            out.copy_from_slice(memory.get(from..from + out.len()).ok_or(OutOfMemory)?);
+            Ok(())
+        }
+
+        fn write(&self, address: u64, bytes: &[u8]) -> Result<(), OutOfMemory> {
+            let from = address as usize;
+            let mut memory = self.0.borrow_mut();
+            memory.get_mut(from..from + bytes.len()).ok_or(OutOfMemory)?.copy_from_slice(bytes);
+            Ok(())
+        }
+
+        fn publish(&self, address: u64, word: [u8; 4]) -> Result<(), OutOfMemory> {
+            self.write(address, &word)
+        }
+    }
+
+    fn memory() -> Memory {
+        Memory(RefCell::new((0..8 * BLOCK).map(|at| (at / 7) as u8).collect()))
+    }
+
+    fn work(io: &Io) -> Work {
+        let mut work = Work::new(0, (1, Command::new(nvm::READ, 1)), io, Vec::new());
+        work.spans = vec![Span { address: BLOCK as u64, bytes: io.data().1 }];
+        work
+    }
+
+    const RANGE: BlockRange = BlockRange { slba: 10, blocks: 5 };
+
+    #[test]
+    fn a_command_is_cut_into_parts_that_are_its_range() {
+        let mut work = work(&Io::Write { range: RANGE, fua: true });
+        let mut parts = Vec::new();
+        while let Some(part) = work.next(2) {
+            work.took(&part);
+            parts.push(part);
+        }
+        let seen: Vec<_> = parts.iter().map(|p| (p.range.slba, p.range.blocks, p.offset, p.fua)).collect();
+        let block = BLOCK as u64;
+        assert_eq!(seen, [(10, 2, 0, true), (12, 2, 2 * block, true), (14, 1, 4 * block, true)]);
+        for part in &parts {
+            assert!(!work.is_done());
+            work.ended(part, Status::SUCCESS, &[], &memory());
+        }
+        assert!(work.is_done() && work.status.is_success());
+    }
+
+    #[test]
+    fn a_barrier_goes_before_a_read_and_behind_zeroes_that_have_to_be_persistent() {
+        let orders = [
+            (Io::Read { range: RANGE, fua: true }, [Opcode::Flush, Opcode::Read]),
+            (Io::WriteZeroes { range: RANGE, deallocate: false, fua: true }, [Opcode::Trim, Opcode::Flush]),
+        ];
+        for (io, order) in orders {
+            let mut work = work(&io);
+            for opcode in order {
+                let part = work.next(64).unwrap();
+                assert_eq!(part.opcode, opcode, "{io:?}");
+                work.took(&part);
+                assert_eq!(work.next(64), None, "the next one waits until it has ended");
+                let bytes = part.range.blocks as usize * BLOCK;
+                work.ended(&part, Status::SUCCESS, &vec![0; if work.reads() { bytes } else { 0 }], &memory());
+            }
+            assert!(work.is_done(), "{io:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_compared_is_the_same_byte_for_byte_or_a_failure() {
+        let memory = memory();
+        let stored = memory.0.borrow()[BLOCK..6 * BLOCK].to_vec();
+        for (changed, expected) in [(None, Status::SUCCESS), (Some(3 * BLOCK + 5), status::COMPARE_FAILURE)] {
+            let mut data = stored.clone();
+            if let Some(at) = changed {
+                data[at] ^= 1;
+            }
+            let mut work = work(&Io::Compare(RANGE));
+            while let Some(part) = work.next(2) {
+                work.took(&part);
+                let from = part.offset as usize;
+                let bytes = part.range.blocks as usize * BLOCK;
+                work.ended(&part, Status::SUCCESS, &data[from..from + bytes], &memory);
+            }
+            assert_eq!(work.status, expected);
+            assert!(work.is_done());
+        }
+    }
+
+    #[test]
+    fn the_first_thing_that_goes_wrong_stays_and_nothing_more_is_begun() {
+        let mut work = work(&Io::Read { range: RANGE, fua: false });
+        let parts: Vec<Part> = (0..2)
+            .map(|_| {
+                let part = work.next(2).unwrap();
+                work.took(&part);
+                part
+            })
+            .collect();
+        work.ended(&parts[0], Status::UNRECOVERED_READ_ERROR, &[], &memory());
+        assert_eq!(work.next(2), None);
+        assert!(!work.is_done(), "a part is under way");
+        work.ended(&parts[1], Status::INTERNAL_ERROR, &[], &memory());
+        assert!(work.is_done() && work.status == Status::UNRECOVERED_READ_ERROR);
+    }
+
+    #[test]
+    fn a_read_goes_where_its_spans_say_and_not_beyond_the_clients_memory() {
+        let memory = memory();
+        let spans = [(100, 3000), (9000, 2000)].map(|(address, bytes)| Span { address, bytes });
+        let data: Vec<u8> = (0..4000).map(|at| (at % 251) as u8).collect();
+        scatter(&spans, 1000, &data, &memory).unwrap();
+        let mut back = vec![0; 4000];
+        gather(&spans, 1000, &mut back, &memory).unwrap();
+        assert_eq!(back, data);
+        assert_eq!(memory.0.borrow()[1100..3100], data[..2000]);
+        assert_eq!(memory.0.borrow()[9000..11_000], data[2000..]);
+        assert!(scatter(&spans, 1001, &data, &memory).is_err(), "the spans are too short");
+        let outside = [Span { address: 8 * BLOCK as u64 - 10, bytes: 4000 }];
+        assert!(scatter(&outside, 0, &data, &memory).is_err());
+    }
+}
