@@ -253,15 +253,28 @@ pub struct Queue {
     out: Vec<Option<Command>>,
     free: Vec<Slot>,
     info: NamespaceInfo,
-    name: String,
+    /// What the device calls itself.
+    device: String,
+    hello: Hello,
 }
 
 impl Queue {
-    /// Attaches to the device that is served at `path`, with room for so many commands of so many bytes each.
+    /// Attaches to the device that is served at `path`, with room for so many commands of so many bytes each, under
+    /// this program's name.
     ///
     /// # Errors
     /// See [`QueueError`].
     pub fn attach(path: &Path, depth: u16, transfer_bytes: u32) -> Result<Queue, QueueError> {
+        let program = std::env::current_exe().ok();
+        let program = program.as_deref().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
+        Queue::attach_as(path, depth, transfer_bytes, &format!("{program} {}", std::process::id()))
+    }
+
+    /// As [`Queue::attach`], under a name for people who look at the device.
+    ///
+    /// # Errors
+    /// See [`QueueError`].
+    pub fn attach_as(path: &Path, depth: u16, transfer_bytes: u32, name: &str) -> Result<Queue, QueueError> {
         let layout = Layout::new(depth, transfer_bytes)?;
         let bytes = DATA_OFFSET.next_multiple_of(PAGE_BYTES) + REGISTERS_BYTES + layout.bytes + PAGE_BYTES;
         let segment = Region::create(&Backing::Memfd, bytes.next_multiple_of(PAGE_BYTES), [0; 16])?;
@@ -273,7 +286,8 @@ impl Queue {
         let waits =
             epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("make a set of descriptors to wait for"))?;
         watch(&waits, event.as_fd())?;
-        let (peer, name) = greet(path, &segment, &registers, &event)?;
+        let hello = Hello::new(name);
+        let (peer, device) = greet(path, &hello, &segment, &registers, &event)?;
         watch(&waits, peer.socket.as_fd())?;
         let info = NamespaceInfo { blocks: 0, is_read_only: true, has_volatile_cache: true, nguid: [0; 16] };
         let mut queue = Queue {
@@ -291,7 +305,8 @@ impl Queue {
             out: vec![None; usize::from(depth)],
             free: (0..depth).rev().map(Slot).collect(),
             info,
-            name,
+            device,
+            hello,
         };
         queue.info = queue.bring_up()?;
         Ok(queue)
@@ -300,7 +315,7 @@ impl Queue {
     /// What the device calls itself.
     #[must_use]
     pub fn device(&self) -> &str {
-        &self.name
+        &self.device
     }
 
     /// The namespace.
@@ -518,7 +533,7 @@ impl Queue {
     }
 
     fn try_recover(&mut self) -> Result<(), QueueError> {
-        let (peer, _) = greet(&self.path, &self.segment, &self.registers, &self.event)?;
+        let (peer, _) = greet(&self.path, &self.hello, &self.segment, &self.registers, &self.event)?;
         // What has closed is not watched any more.
         watch(&self.waits, peer.socket.as_fd())?;
         self.peer = peer;
@@ -640,14 +655,20 @@ fn step(head: u32, phase: bool, entries: u32) -> (u32, bool) {
 }
 
 /// Sends the segment and hears whether it is welcome; the device's name.
-fn greet(path: &Path, segment: &Region, registers: &Object, event: &OwnedFd) -> Result<(Peer, String), QueueError> {
+fn greet(
+    path: &Path,
+    hello: &Hello,
+    segment: &Region,
+    registers: &Object,
+    event: &OwnedFd,
+) -> Result<(Peer, String), QueueError> {
     let socket = path.to_owned();
     // A controller that begins is not enabled, whatever the last one was told.
     registers.word32(CC).store(0, Ordering::Release);
     let connect = |source| QueueError::Connect { socket: socket.clone(), source };
     let stream = pass::connect(path).map_err(connect)?;
     stream.set_read_timeout(Some(ANSWER_MAX)).map_err(connect)?;
-    pass::send(&stream, &Hello::encode(), &[segment.as_fd(), event.as_fd()]).map_err(connect)?;
+    pass::send(&stream, &hello.encode(), &[segment.as_fd(), event.as_fd()]).map_err(connect)?;
     let mut welcome = [0; WELCOME_BYTES];
     let (got, fds) = pass::receive(&stream, &mut welcome).map_err(connect)?;
     let stranger = || QueueError::Stranger { socket: socket.clone() };

@@ -35,27 +35,50 @@ pub fn armed(vector: u16) -> u64 {
     ARMED + u64::from(vector) * 4
 }
 
-/// What a client says first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hello;
+/// What a client says first: what it calls itself, for people who look at the device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello(String);
 
-/// Bytes of a hello: magic and version.
-pub const HELLO_BYTES: usize = 8;
-const HELLO: [u8; HELLO_BYTES] = *b"osnvme\x01\0";
-/// Bytes of a welcome: the same, whether it is one, and a text.
+/// Bytes of magic and version.
+const MAGIC_BYTES: usize = 8;
+const MAGIC: [u8; MAGIC_BYTES] = *b"osnvme\x02\0";
+/// Most bytes of a client's name.
+pub const NAME_BYTES_MAX: usize = 48;
+/// Bytes of a hello: magic, version, and a name that zeroes follow.
+pub const HELLO_BYTES: usize = MAGIC_BYTES + NAME_BYTES_MAX;
+/// Bytes of a welcome: magic, version, whether it is one, and a text.
 pub const WELCOME_BYTES: usize = 512;
 
 impl Hello {
-    /// The bytes.
+    /// Of a client with that name. What is too long is cut, what cannot be printed is replaced.
     #[must_use]
-    pub fn encode() -> [u8; HELLO_BYTES] {
-        HELLO
+    pub fn new(name: &str) -> Hello {
+        let printable = |c: char| if c.is_control() { '?' } else { c };
+        let mut name: String = name.chars().map(printable).collect();
+        name.truncate(name.floor_char_boundary(NAME_BYTES_MAX));
+        Hello(name)
     }
 
-    /// Whether these bytes are one of this version.
+    /// What the client calls itself.
     #[must_use]
-    pub fn is(bytes: &[u8]) -> bool {
-        bytes == HELLO
+    pub fn name(&self) -> &str {
+        &self.0
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; HELLO_BYTES] {
+        let mut bytes = [0; HELLO_BYTES];
+        bytes[..MAGIC_BYTES].copy_from_slice(&MAGIC);
+        bytes[MAGIC_BYTES..][..self.0.len()].copy_from_slice(self.0.as_bytes());
+        bytes
+    }
+
+    /// Reads one; nothing when it is none of this version.
+    #[must_use]
+    pub fn decode(bytes: &[u8; HELLO_BYTES]) -> Option<Hello> {
+        let name = bytes.strip_prefix(&MAGIC)?;
+        Some(Hello::new(String::from_utf8_lossy(name).trim_end_matches('\0')))
     }
 }
 
@@ -68,7 +91,7 @@ impl Welcome {
     #[must_use]
     pub fn encode(&self) -> [u8; WELCOME_BYTES] {
         let mut bytes = [0; WELCOME_BYTES];
-        bytes[..HELLO_BYTES].copy_from_slice(&HELLO);
+        bytes[..MAGIC_BYTES].copy_from_slice(&MAGIC);
         let (is_welcome, text) = match &self.0 {
             Ok(name) => (1, name),
             Err(why) => (0, why),
@@ -86,7 +109,7 @@ impl Welcome {
     /// Reads a welcome; nothing when it is none of this version.
     #[must_use]
     pub fn decode(bytes: &[u8; WELCOME_BYTES]) -> Option<Welcome> {
-        if !Hello::is(&bytes[..HELLO_BYTES]) {
+        if !bytes.starts_with(&MAGIC) {
             return None;
         }
         let length = usize::from(u16::from_le_bytes([bytes[9], bytes[10]]));
@@ -96,5 +119,25 @@ impl Welcome {
             0 => Some(Welcome(Err(text))),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hello_carries_a_name_that_can_be_printed() {
+        for (name, read) in [("nbd d", "nbd d"), ("", ""), ("a\u{1b}[2J\n", "a?[2J?")] {
+            let bytes = Hello::new(name).encode();
+            assert_eq!(Hello::decode(&bytes).map(|hello| hello.name().to_owned()).as_deref(), Some(read));
+        }
+        let long = Hello::new(&"ä".repeat(30)).encode();
+        assert_eq!(Hello::decode(&long).map(|hello| hello.name().to_owned()), Some("ä".repeat(24)));
+        let mut raw = Hello::new("x").encode();
+        raw[8..12].copy_from_slice(&[0xff, 0x1b, b'y', 0]);
+        assert_eq!(Hello::decode(&raw).map(|hello| hello.name().to_owned()).as_deref(), Some("\u{fffd}?y"));
+        raw[6] = 1;
+        assert_eq!(Hello::decode(&raw), None, "another version");
     }
 }

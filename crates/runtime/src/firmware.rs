@@ -24,6 +24,7 @@ use osier_flash::{BLOCK_BYTES, Lba, MediaOp, MediaOpKind, MediaResult, OpId};
 use osier_image::{Media, SyncTicket, SyncWorker};
 use osier_pmr::{WaitPolicy, Waiter};
 
+use crate::board::Board;
 use crate::bootstrap::Bootstrap;
 use crate::client::note_failure;
 use crate::clock;
@@ -40,6 +41,8 @@ use crate::waits::{Meter, Reason};
 const GAUGES_NS: u64 = 1_000_000;
 /// Between two looks at this process's processor time, and at whether it has anything to do.
 const USAGE_NS: u64 = 50_000_000;
+/// Between two tellings of the board.
+const BOARD_NS: u64 = 250_000_000;
 /// A refusal of the media is told of, and then the one after so many doublings of their number.
 const TOLD_EVERY_DOUBLINGS: u32 = 4;
 /// How long an idle device sleeps at most.
@@ -85,6 +88,8 @@ struct Firmware {
     next_command: u64,
     next_gauges: Nanos,
     next_usage: Nanos,
+    board: Board,
+    next_board: Nanos,
     meter: Meter,
     completions: Vec<Completion>,
     payload: Vec<u8>,
@@ -115,6 +120,7 @@ impl Firmware {
             begun: vec![None; usize::from(machine.arena.layout().slots)],
             meter: Meter::new(clock::now().0, setup.control.account()),
             with_data: setup.keeps_bytes(),
+            board: setup.board()?,
             setup,
             machine,
             device,
@@ -131,6 +137,7 @@ impl Firmware {
             next_command: 0,
             next_gauges: Nanos(0),
             next_usage: Nanos(0),
+            next_board: Nanos(0),
             completions: Vec::new(),
             payload: Vec::new(),
         })
@@ -459,6 +466,9 @@ impl Firmware {
             self.setup.control.set_gauge(Gauge::DeviceCpu, clock::cpu());
             self.publish_idleness(now);
             self.device.flush_recording();
+        } else if now >= self.next_board {
+            self.next_board = Nanos(now.0 + BOARD_NS);
+            self.board.tell(now, &self.device.stats().to_json(), self.device.die_busy_ns());
         }
         self.setup.publish(now, &mut self.device, &self.domain, &self.machine.runner);
     }

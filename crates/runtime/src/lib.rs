@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod board;
 pub mod bootstrap;
 mod check;
 pub mod client;
@@ -33,6 +34,7 @@ mod rest;
 mod sampler;
 mod setup;
 pub mod supervisor;
+pub mod traffic;
 mod vigil;
 pub mod waits;
 pub mod workload;

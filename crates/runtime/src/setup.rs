@@ -31,6 +31,7 @@ use osier_pmr::{Object, ObjectKind, PmrError, Region, SharedBytes, WaitPolicy, W
 use osier_sched::Class;
 use zeroize::Zeroizing;
 
+use crate::board::{Board, board_bytes};
 use crate::bootstrap::{Bootstrap, Job, Options, Placement};
 use crate::control::{ActorStats, CONTROL_BYTES, Control, Gauge, MOVES_BYTES, STREAM_INFLIGHT_MAX};
 use crate::error::RuntimeError;
@@ -38,6 +39,7 @@ use crate::link::{self, Link};
 use crate::machine::Machine;
 use crate::record::{Record, owners_bytes};
 use crate::recording::FileSink;
+use crate::traffic::{TRAFFIC_BYTES, Traffic};
 use crate::workload::{SoakSpec, Witness};
 
 /// Where an image keeps its pipelines as they were written.
@@ -178,6 +180,11 @@ impl Setup {
             return Ok("lasts as long as the device's process: its media are memory, or none".to_owned());
         }
         Ok(self.region.survival()?.to_string())
+    }
+
+    /// What clients asked for so far.
+    pub fn traffic(&self) -> Result<Traffic, RuntimeError> {
+        Ok(Traffic::new(self.object("traffic")?))
     }
 
     /// The owner record of an actor.
@@ -440,6 +447,11 @@ impl Setup {
         let stats = device.stats();
         control.set_gauge(Gauge::HostBytes, stats.raw_bytes_written);
         control.set_gauge(Gauge::StoredBytes, stats.stored_bytes_written);
+    }
+
+    /// What the device tells of itself.
+    pub fn board(&self) -> Result<Board, RuntimeError> {
+        Ok(Board::new(self.object("board")?, self.profile.geometry().dies() as usize))
     }
 }
 
@@ -745,6 +757,9 @@ fn ensure_objects(
     };
     zero(fresh("control", ObjectKind::STATISTICS, CONTROL_BYTES)?.bytes());
     zero(fresh("moves", ObjectKind::STATISTICS, MOVES_BYTES)?.bytes());
+    let dies = profile.geometry().dies() as usize;
+    zero(fresh("board", ObjectKind::STATISTICS, board_bytes(dies))?.bytes());
+    zero(fresh("traffic", ObjectKind::STATISTICS, TRAFFIC_BYTES)?.bytes());
     for ring in ["ring.h2d", "ring.d2h"] {
         fresh(ring, ObjectKind::RING, link::ring_object_bytes(pipelines.layout().slots, pipelines.actors().len()))?;
     }

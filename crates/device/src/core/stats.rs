@@ -167,6 +167,11 @@ impl<B: Bytes> Device<B> {
         }
     }
 
+    /// Nanoseconds of work given to each die so far, by die number.
+    pub fn die_busy_ns(&self) -> impl ExactSizeIterator<Item = u64> + '_ {
+        self.ftl.die_busy_ns()
+    }
+
     /// What a scheduler is told at `now`. Shares are since the last sample, so one scheduler takes
     /// them.
     pub fn sample(&mut self, now: Nanos) -> DeviceSample {

@@ -14,9 +14,10 @@ use osier_pmr::{Doorbell, Object, Region, pass};
 use rustix::event::{PollFd, PollFlags};
 
 use crate::error::RuntimeError;
+use crate::traffic;
 
 /// Most clients at a time.
-pub const CLIENTS_MAX: usize = 256;
+pub const CLIENTS_MAX: usize = traffic::CLIENTS_MAX;
 /// How long a client may take for its first word.
 const HELLO_MAX: Duration = Duration::from_secs(2);
 
@@ -24,6 +25,8 @@ const HELLO_MAX: Duration = Duration::from_secs(2);
 pub struct Arrival {
     /// Its number; no other has it.
     pub id: u64,
+    /// What it calls itself.
+    pub name: String,
     /// To answer by.
     pub socket: UnixStream,
     /// The controller's registers.
@@ -163,9 +166,9 @@ impl Waiting {
         socket.set_write_timeout(Some(HELLO_MAX)).map_err(system)?;
         let mut hello = [0; HELLO_BYTES];
         let (bytes, fds) = pass::receive(socket, &mut hello).map_err(system)?;
-        if bytes != HELLO_BYTES || !Hello::is(&hello) {
+        let Some(hello) = Hello::decode(&hello).filter(|_| bytes == HELLO_BYTES) else {
             return Err("it does not speak this version of the protocol; use the client library of this release".into());
-        }
+        };
         let mut fds = fds.into_iter();
         let segment = fds.next().ok_or("it sent no segment")?;
         let events: Vec<OwnedFd> = fds.collect();
@@ -187,6 +190,6 @@ impl Waiting {
         self.next += 1;
         let watched = socket.try_clone().map_err(system)?;
         let socket = socket.try_clone().map_err(system)?;
-        Ok((Arrival { id: self.next, socket, registers, memory, events }, watched))
+        Ok((Arrival { id: self.next, name: hello.name().to_owned(), socket, registers, memory, events }, watched))
     }
 }

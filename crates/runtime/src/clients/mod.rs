@@ -32,6 +32,7 @@ use crate::client::{Ask, Done};
 use crate::control::Control;
 use crate::error::RuntimeError;
 use crate::setup::Setup;
+use crate::traffic::Traffic;
 use crate::workload::{Port, Tally, Workload};
 use listener::{Arrival, Listener, News};
 use osier_actor::Arena;
@@ -94,7 +95,10 @@ pub struct Clients {
     next_client: usize,
     next_stream: [u16; 2],
     next_look: Nanos,
+    /// When this turn began.
+    now: Nanos,
     health: Health,
+    traffic: Traffic,
     data: Vec<u8>,
     tally: Tally,
 }
@@ -157,6 +161,8 @@ impl Clients {
         let bell = Doorbell::new(&bells.allocate(BELL, ObjectKind::DOORBELL, DOORBELL_BYTES, 4096)?, 0);
         let layout = setup.pipelines.layout();
         let name = setup.superblock.profile_name.clone();
+        let traffic = setup.traffic()?;
+        traffic.clear_clients();
         Ok(Clients {
             listener: Listener::start(&spec.socket, bell.clone())?,
             bells,
@@ -184,6 +190,8 @@ impl Clients {
             next_client: 0,
             next_stream: [READS.start, WRITES.start],
             next_look: Nanos(0),
+            now: Nanos(0),
+            traffic,
             health: Health { is_read_only: spec.is_read_only, ..Health::default() },
             data: vec![0; layout.raw_bytes() as usize],
             tally: Tally::new(delivered, false),
@@ -208,6 +216,7 @@ impl Clients {
             // Its place may be another's only when nothing is under way for it any more, a barrier included.
             if gone && !self.works.iter().flatten().any(|work| work.client == index) {
                 *place = None;
+                self.traffic.left(index);
             }
         }
         while !self.arrivals.is_empty() && !self.clients.iter().flatten().any(|client| client.gone) {
@@ -231,10 +240,12 @@ impl Clients {
         };
         // One that does not listen any more is found by its socket, which closes.
         let _ = pass::send(&arrival.socket, &Welcome(Ok(self.name.clone())).encode(), &[self.bells.as_fd()]);
-        match self.clients.iter_mut().find(|place| place.is_none()) {
-            Some(place) => *place = Some(client),
-            None => self.clients.push(Some(client)),
-        }
+        let place = self.clients.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.clients.push(None);
+            self.clients.len() - 1
+        });
+        self.traffic.arrived(place, client.id, &arrival.name);
+        self.clients[place] = Some(client);
     }
 
     /// Fetches a command and begins it; whether there was any.
@@ -296,7 +307,8 @@ impl Clients {
     }
 
     /// A command that has parts waits for its turn; one that has none ends.
-    fn admit(&mut self, work: Work) {
+    fn admit(&mut self, mut work: Work) {
+        work.begun = self.now;
         let place = self.free.pop().unwrap_or_else(|| {
             self.works.push(None);
             self.works.len() - 1
@@ -408,7 +420,11 @@ impl Clients {
             client.queues.shut_down(&client.registers);
             return;
         }
-        let bytes = u128::from(work.bytes());
+        let bytes = work.bytes();
+        let took_ns = self.now.0.saturating_sub(work.begun.0);
+        self.traffic.ended(work.kind(), !work.status.is_success(), bytes, took_ns);
+        self.traffic.served(work.client, bytes);
+        let bytes = u128::from(bytes);
         match work.command.opcode {
             _ if work.sqid == 0 || !work.status.is_success() => {}
             osier_nvme::nvm::READ => {
@@ -494,6 +510,7 @@ impl Client {
 
 impl Workload for Clients {
     fn offer(&mut self, now: Nanos, port: &mut dyn Port) -> bool {
+        self.now = now;
         self.hear();
         self.observe(now);
         if self.inherited > 0 {
@@ -511,6 +528,7 @@ impl Workload for Clients {
     }
 
     fn completed(&mut self, now: Nanos, done: &Done, arena: &Arena) {
+        self.now = now;
         self.tally.count(now, done);
         let slot = done.request.descriptor.slot;
         let Some((place, part)) = self.parts[usize::from(slot.0)].take() else {

@@ -2,8 +2,10 @@
 
 use std::collections::VecDeque;
 
-use osier_domain::{Opcode, Status};
+use osier_domain::{Nanos, Opcode, Status};
 use osier_nvme::{BlockRange, Command, HostMemory, Io, Span, status};
+
+use crate::traffic::Kind;
 
 /// Most blocks of one part that deallocates.
 const TRIM_BLOCKS_MAX: u64 = 1 << 20;
@@ -45,6 +47,8 @@ pub struct Work {
     pub sqid: u16,
     /// As it was fetched.
     pub command: Command,
+    /// When.
+    pub begun: Nanos,
     /// How it goes; the first thing that goes wrong stays.
     pub status: Status,
     /// Where its data are.
@@ -78,6 +82,7 @@ impl Work {
             client,
             sqid,
             command,
+            begun: Nanos(0),
             status: Status::SUCCESS,
             spans: Vec::new(),
             is_queued: false,
@@ -181,6 +186,16 @@ impl Work {
     pub fn fail(&mut self, status: Status) {
         if self.status.is_success() {
             self.status = status;
+        }
+    }
+
+    /// As what it is counted.
+    pub fn kind(&self) -> Kind {
+        match self.opcode {
+            Opcode::Read => Kind::Read,
+            Opcode::Write | Opcode::Passthrough => Kind::Write,
+            Opcode::Trim => Kind::Deallocate,
+            Opcode::Flush => Kind::Flush,
         }
     }
 
