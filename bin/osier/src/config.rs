@@ -3,12 +3,14 @@
 //! What is said on the command line goes before the environment, that before this file, and this before
 //! what is built in. A new section is a struct here with `deny_unknown_fields`.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use crate::commands::fronts::FrontsArgs;
 use crate::home;
 
 /// The whole file.
@@ -22,6 +24,21 @@ pub struct Config {
     /// What a new device is unless it is told.
     #[serde(default)]
     pub device: DeviceDefaults,
+    /// What `osier serve` brings up, by the device's name.
+    #[serde(default)]
+    pub serve: BTreeMap<String, ServeDefaults>,
+}
+
+/// `[serve.NAME]`: what `osier serve NAME` does unless it is told.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ServeDefaults {
+    /// As `--pipeline`.
+    pub pipeline: Option<String>,
+    /// As `--read-only`.
+    pub read_only: bool,
+    /// `[serve.NAME.fronts]`: as the options under "Front ends".
+    pub fronts: FrontsArgs,
 }
 
 /// `[device]`: what `osier device create` takes when an option is not given.

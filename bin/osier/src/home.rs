@@ -34,6 +34,11 @@ pub fn image_path(home: &Path, device: &str) -> Result<PathBuf, Failure> {
     Ok(home.join(device))
 }
 
+/// What people call the device in an image.
+pub fn name_of(image: &Path) -> String {
+    image.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,6 +10,7 @@ mod config;
 mod exit;
 mod home;
 mod logging;
+mod notify;
 mod output;
 mod policies;
 mod preloaded;

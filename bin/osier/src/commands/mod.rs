@@ -2,11 +2,13 @@
 
 pub mod actor;
 pub mod cache;
+pub mod dashboard;
 pub mod demo;
 pub mod device;
 pub mod domain;
 pub mod exp;
 pub mod fault;
+pub mod fronts;
 pub mod nbd;
 pub mod replay;
 pub mod run;
@@ -99,6 +101,7 @@ pub fn run(command: Command, context: &Context) -> anyhow::Result<Exit> {
         Command::Demo(args) => demo::run(&args, context),
         Command::Serve(args) => serve::run(&args, context),
         Command::Nbd(args) => nbd::run(&args, context),
+        Command::Dashboard(args) => dashboard::run(&args, context),
         Command::Window(command) => window::run(&command, context),
         Command::Run(args) => run::run(&args, context),
         Command::Vm(args) => vm::run(&args, context),

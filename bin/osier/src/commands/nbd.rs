@@ -1,7 +1,7 @@
 //! `osier nbd`: a device that is up, as a network block device.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,8 +10,9 @@ use clap::Args;
 use osier_front::nbd::{Config, DeviceExport, Export, ServeError, Server};
 use osier_runtime::clients;
 
-use super::Context;
+use super::{Context, fronts};
 use crate::exit::{Exit, Failure};
+use crate::home;
 use crate::output::tell;
 
 /// Between two looks whether it is to stop.
@@ -45,9 +46,10 @@ pub struct NbdArgs {
 /// # Errors
 /// Where it cannot listen, and that the device is not up.
 pub fn run(args: &NbdArgs, context: &Context) -> Result<Exit> {
+    fronts::tie_to_supervisor()?;
     let image = context.image_path(&args.device)?;
-    let name = args.name.clone().unwrap_or_else(|| name_of(&image));
-    let export = DeviceExport::new(name, clients::socket(&image));
+    let name = args.name.clone().unwrap_or_else(|| home::name_of(&image));
+    let export = DeviceExport::new(name.clone(), clients::socket(&image));
     // A device that is not up is said now, and not to the first client.
     drop(export.open().map_err(|why| Failure::new(Exit::Missing, why))?);
     let stop = crate::signals::stop_flag()?;
@@ -56,10 +58,10 @@ pub fn run(args: &NbdArgs, context: &Context) -> Result<Exit> {
     let server = Server::start(vec![Arc::new(export)], config)
         .map_err(|error| Failure::new(code_of(&error), error.to_string()))?;
     if let Some(address) = server.tcp() {
-        tell!("osier: {} is served at nbd://{address}", args.device);
+        tell!("osier: {name} is served at nbd://{address}");
     }
     if let Some(path) = &args.unix {
-        tell!("osier: {} is served at nbd+unix:///?socket={}", args.device, path.display());
+        tell!("osier: {name} is served at nbd+unix:///?socket={}", path.display());
     }
     while !stop.is_set() {
         std::thread::sleep(LOOK);
@@ -75,8 +77,4 @@ fn code_of(error: &ServeError) -> Exit {
         }
         ServeError::PortTaken(_) | ServeError::SocketTaken(_) | ServeError::System { .. } => Exit::Failure,
     }
-}
-
-fn name_of(image: &Path) -> String {
-    image.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }

@@ -9,14 +9,17 @@ use osier_runtime::clients::{self, ClientsSpec};
 use osier_runtime::create::DEFAULT_PIPELINE;
 use osier_runtime::{RecordCore, Session, Watch};
 
+use super::fronts::{Fronts, FrontsArgs};
 use super::{Context, PlacementArg};
 use crate::exit::Exit;
 use crate::output::tell;
+use crate::{home, notify};
 
 /// Bring a device up and keep it up until SIGINT or SIGTERM
 ///
 /// The host's and the device's domain are started as two processes, watched, and recovered if one dies. Other
-/// commands (`osier actor`, `osier device show`) speak to the running device.
+/// commands (`osier actor`, `osier device show`) speak to the running device. Front ends are processes too, started
+/// again when they are killed. What the configuration file says of this device is added: `[serve.NAME]`.
 #[derive(Debug, Args)]
 pub struct ServeArgs {
     /// The device: a name in the home, or a path
@@ -27,6 +30,8 @@ pub struct ServeArgs {
     /// Let clients read only
     #[arg(long)]
     pub read_only: bool,
+    #[command(flatten)]
+    pub fronts: FrontsArgs,
     #[command(flatten)]
     pub run: RunArgs,
 }
@@ -116,26 +121,35 @@ fn tag(image: &Path, name: Option<&str>) -> Result<u32> {
 /// What the session says.
 pub fn run(args: &ServeArgs, context: &Context) -> Result<Exit> {
     let image = context.image_path(&args.device)?;
+    let configured = context.config.serve.get(&home::name_of(&image)).cloned().unwrap_or_default();
+    let wanted = args.fronts.clone().or(&configured.fronts);
+    wanted.check()?;
+    let pipeline = args.pipeline.as_deref().or(configured.pipeline.as_deref());
     let clients = ClientsSpec {
         socket: clients::socket(&image),
-        tag: tag(&image, args.pipeline.as_deref())?,
-        is_read_only: args.read_only,
+        tag: tag(&image, pipeline)?,
+        is_read_only: args.read_only || configured.read_only,
     };
-    let spec = super::domain::session(image, args.run.options(), Job::Clients(clients))?;
+    let spec = super::domain::session(image.clone(), args.run.options(), Job::Clients(clients))?;
     let stop = crate::signals::stop_flag()?;
     let mut session = Session::start(spec)?;
     tell!("osier: {} is up; completed data {}", args.device, session.setup().survival()?);
-    session.watch(|_, event| match event {
-        Some(Event::Notice { text }) => {
+    let mut fronts = Fronts::start(&wanted, &image)?;
+    notify::ready();
+    let mut refused = None;
+    session.watch(|_, event| {
+        if let Some(Event::Notice { text }) = event {
             tell!("osier: {text}");
-            Watch::On
         }
-        _ if stop.is_set() => Watch::End,
-        _ => Watch::On,
+        refused = fronts.watch().err();
+        if refused.is_some() || stop.is_set() { Watch::End } else { Watch::On }
     })?;
+    notify::stopping();
+    // Before the device: what their clients have under way is finished.
+    fronts.stop();
     for death in session.deaths() {
         tell!("osier: the {} domain died ({}) and was recovered in {:?}", death.side, death.how, death.recovery);
     }
     session.stop()?;
-    Ok(Exit::Ok)
+    refused.map_or(Ok(Exit::Ok), Err)
 }

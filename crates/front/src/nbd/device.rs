@@ -41,7 +41,8 @@ impl Export for DeviceExport {
     }
 
     fn open(&self) -> Result<Box<dyn Volume>, String> {
-        let queue = Queue::attach(&self.socket, DEPTH, TRANSFER_BYTES).map_err(|error| error.to_string())?;
+        let name = format!("nbd {}", self.name);
+        let queue = Queue::attach_as(&self.socket, DEPTH, TRANSFER_BYTES, &name).map_err(|error| error.to_string())?;
         let out = (0..DEPTH).map(|_| None).collect();
         Ok(Box::new(DeviceVolume { queue, out, ended: Vec::new(), is_armed: false, has_failed: false }))
     }
