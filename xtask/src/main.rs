@@ -5,6 +5,7 @@ mod demo;
 mod evidence;
 mod experiments;
 mod machine;
+mod nbd;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -20,6 +21,7 @@ usage: cargo xtask COMMAND
     --strict         end with an error when a bar is missed
   bench-demo         the demonstration as one of these benchmarks
   bench-exp          the experiments of the memory window as one of them
+  bench-nbd          a device behind NBD beside nbdkit and qemu-nbd, as one of them
   evidence [FILTER]  run the long jobs whose name contains FILTER; results in docs/evidence/
     --list           only say which there are, and which are done
 ";
@@ -43,6 +45,7 @@ fn run(arguments: &[String]) -> Result<ExitCode> {
         "bench" => bench::run(&root, &Options::parse(rest, "--strict")?),
         "bench-demo" => demo::run(),
         "bench-exp" => experiments::run(),
+        "bench-nbd" => nbd::run(),
         "evidence" => evidence::run(&root, &Options::parse(rest, "--list")?),
         other => bail!("`{other}` is no command\n{USAGE}"),
     }
