@@ -67,7 +67,7 @@ pub enum Command {
     Run(commands::run::RunArgs),
     /// Run a machine with part of its memory in a device's memory
     Vm(commands::vm::VmArgs),
-    /// Watch a device that serves its memory
+    /// Watch a device that is up
     Top(commands::top::TopArgs),
     /// List and move the actors of a running device
     #[command(subcommand)]

@@ -235,6 +235,34 @@ fn a_service_manager_hears_when_it_is_up_and_when_it_goes() {
 }
 
 #[test]
+fn top_watches_a_device_until_it_goes() {
+    let mut served = Served::down(&[]);
+    let run = |options: &[&str]| osier(&served.home, &[&["top", "d"], options].concat()).output().unwrap();
+    let down = run(&["--once"]);
+    assert_eq!(down.status.code(), Some(8), "{}", String::from_utf8_lossy(&down.stderr));
+    served.start();
+    let mut queue = served.queue(1, 4096);
+    write(&mut queue, 3);
+    let run = |options: &[&str]| osier(&served.home, &[&["top", "d"], options].concat()).output().unwrap();
+    let page = String::from_utf8(run(&["--once"]).stdout).unwrap();
+    let row = page.lines().find(|line| line.starts_with("write ")).unwrap().split_whitespace().collect::<Vec<_>>();
+    assert_eq!((row[5], row[6]), ("1", "0"), "{page}");
+    assert!(page.contains("main/0:lz4") && page.contains("serve-"), "{page}");
+    let seen: serde_json::Value = serde_json::from_slice(&run(&["--once", "--json"]).stdout).unwrap();
+    assert_eq!(seen["live"]["traffic"][1]["commands"], 1);
+    let mut watched = osier(&served.home, &["top", "d", "--every", "50ms"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(watched.stdout.take().unwrap()));
+    assert!(lines.next().unwrap().unwrap().contains("reads/s"));
+    for _ in 0..3 {
+        assert_eq!(lines.next().unwrap().unwrap().split_whitespace().count(), 12);
+    }
+    drop(queue);
+    served.stop();
+    assert!(lines.all(|line| line.is_ok()));
+    assert_eq!(watched.wait().unwrap().code(), Some(8), "it ends with the device");
+}
+
+#[test]
 fn the_page_is_drawn_by_a_real_browser() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
     let got = Command::new("scripts/browser").current_dir(root).output().unwrap();

@@ -86,7 +86,11 @@ impl Observer {
         Observer { device, image, seen: Mutex::default() }
     }
 
-    fn see(&self) -> Result<Status, RuntimeError> {
+    /// What there is to see now, or was a moment ago.
+    ///
+    /// # Errors
+    /// No such device, or it cannot be looked at.
+    pub fn see(&self) -> Result<Status, RuntimeError> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, status)) = &seen.last
             && at.elapsed() < FRESH

@@ -1,85 +1,30 @@
-//! `osier top`: what a device does that serves its window.
-
-use std::io::IsTerminal as _;
-use std::time::{Duration, Instant};
+//! A device that serves its window.
 
 use anyhow::Result;
-use clap::Args;
+use osier_client::Control;
 use osier_front::window::{Live, Program};
 
-use super::Context;
-use super::window::{DeviceArg, connect, durations, live};
-use crate::exit::Exit;
-use crate::output::{self, Table};
-use crate::signals::{self, StopFlag};
-use crate::units::{format_bytes, parse_duration_ns};
+use super::{SHADES, View};
+use crate::commands::window::{durations, live};
+use crate::output::Table;
+use crate::units::format_bytes;
 
-/// From nothing to everything of a part of the window.
-const SHADES: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// Clears a terminal and begins at its top.
-const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
-/// How often it is looked whether somebody wants it to end.
-const LOOK: Duration = Duration::from_millis(50);
+/// The window behind a control socket.
+pub struct Window(pub Control);
 
-/// Watch a device that serves its window
-///
-/// On a terminal the figures are drawn anew each time; elsewhere each time is a line, or with `--json` an object in
-/// a line. Ends with SIGINT, SIGTERM or the device.
-#[derive(Debug, Args)]
-pub struct TopArgs {
-    #[command(flatten)]
-    device: DeviceArg,
-    /// Between two looks
-    #[arg(long, value_name = "TIME", value_parser = parse_duration_ns, default_value = "1s")]
-    every: u64,
-    /// Look once, and print everything
-    #[arg(long)]
-    once: bool,
-}
+impl View for Window {
+    type Seen = Live;
 
-/// Shows what the device does.
-///
-/// # Errors
-/// No such device, or it has died.
-pub fn run(args: &TopArgs, context: &Context) -> Result<Exit> {
-    let mut control = connect(&args.device)?;
-    let now = live(&mut control)?;
-    if args.once {
-        if context.json {
-            output::print_json(&now)?
-        } else {
-            output::print(&page(&now, None))?
-        }
-        return Ok(Exit::Ok);
+    fn look(&mut self) -> Result<Live> {
+        live(&mut self.0)
     }
-    let stop = signals::stop_flag()?;
-    let mut before: Option<Live> = None;
-    let mut now = now;
-    loop {
-        let is_first = before.is_none();
-        let text = match (context.json, std::io::stdout().is_terminal()) {
-            (true, _) => serde_json::to_string(&now)? + "\n",
-            (false, true) => CLEAR.to_owned() + &page(&now, before.as_ref()),
-            (false, false) => line(&now, before.as_ref(), is_first),
-        };
-        output::print(&text)?;
-        sleep(Duration::from_nanos(args.every), &stop);
-        if stop.is_set() {
-            return Ok(Exit::Ok);
-        }
-        before = Some(std::mem::replace(&mut now, live(&mut control)?));
-    }
-}
 
-/// Sleeps, unless somebody wants an end.
-fn sleep(time: Duration, stop: &StopFlag) {
-    let until = Instant::now() + time;
-    while !stop.is_set() {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return;
-        }
-        std::thread::sleep(left.min(LOOK));
+    fn page(now: &Live, before: Option<&Live>) -> String {
+        page(now, before)
+    }
+
+    fn line(now: &Live, before: Option<&Live>, with_heading: bool) -> String {
+        line(now, before, with_heading)
     }
 }
 
@@ -106,7 +51,6 @@ fn found(now: &Live) -> String {
     format!("{}%", u128::from(now.faults.saturating_sub(now.misses)) * 100 / u128::from(now.faults))
 }
 
-/// One look as a line; before the first, what its columns are.
 fn line(now: &Live, before: Option<&Live>, with_heading: bool) -> String {
     let cells = [
         ("faults/s", rate(now, before, |live| live.faults)),
@@ -122,12 +66,9 @@ fn line(now: &Live, before: Option<&Live>, with_heading: bool) -> String {
         ("free_sb", now.flash.superblocks_free.to_string()),
         ("programs", now.programs.len().to_string()),
     ];
-    let row = |cells: Vec<&str>| cells.iter().map(|cell| format!("{cell:>10} ")).collect::<String>() + "\n";
-    let heading = if with_heading { row(cells.iter().map(|(name, _)| *name).collect()) } else { String::new() };
-    heading + &row(cells.iter().map(|(_, cell)| cell.as_str()).collect())
+    super::row(&cells, with_heading)
 }
 
-/// One look as a page.
 fn page(now: &Live, before: Option<&Live>) -> String {
     let per_second = |count| rate(now, before, count);
     let mut text = format!(
