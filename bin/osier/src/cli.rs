@@ -58,6 +58,8 @@ pub enum Command {
     Serve(commands::serve::ServeArgs),
     /// Serve a running device over NBD
     Nbd(commands::nbd::NbdArgs),
+    /// Serve a running device over NVMe/TCP
+    NvmeTcp(commands::nvme_tcp::NvmeTcpArgs),
     /// Serve a device's memory to programs
     #[command(subcommand)]
     Window(commands::window::WindowCommand),

@@ -7,12 +7,15 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use osier_front::nbd::{Config, DeviceExport, Export, ServeError, Server};
+use osier_front::nbd::{Config, ServeError, Server};
+use osier_front::volume::Export;
+use osier_front::{DeviceExport, ListenError};
 use osier_runtime::clients;
 
 use super::Context;
 use crate::exit::{Exit, Failure};
 use crate::output::tell;
+use crate::signals::StopFlag;
 
 /// Between two looks whether it is to stop.
 const LOOK: Duration = Duration::from_millis(50);
@@ -61,19 +64,30 @@ pub fn run(args: &NbdArgs, context: &Context) -> Result<Exit> {
     if let Some(path) = &args.unix {
         tell!("osier: {} is served at nbd+unix:///?socket={}", args.device, path.display());
     }
-    while !stop.is_set() {
-        std::thread::sleep(LOOK);
-    }
+    await_stop(&stop);
     server.stop();
     Ok(Exit::Ok)
 }
 
+/// Waits until it is told to stop.
+pub fn await_stop(stop: &StopFlag) {
+    while !stop.is_set() {
+        std::thread::sleep(LOOK);
+    }
+}
+
 fn code_of(error: &ServeError) -> Exit {
     match error {
-        ServeError::Remote(_) | ServeError::Nowhere | ServeError::Name { .. } | ServeError::NoSocket(_) => {
-            Exit::BadInput
-        }
-        ServeError::PortTaken(_) | ServeError::SocketTaken(_) | ServeError::System { .. } => Exit::Failure,
+        ServeError::Name { .. } => Exit::BadInput,
+        ServeError::Listen(error) => code_of_listening(error),
+    }
+}
+
+/// The exit code of a server that cannot listen.
+pub fn code_of_listening(error: &ListenError) -> Exit {
+    match error {
+        ListenError::Remote(_) | ListenError::Nowhere | ListenError::NoSocket(_) => Exit::BadInput,
+        ListenError::PortTaken(_) | ListenError::SocketTaken(_) | ListenError::System { .. } => Exit::Failure,
     }
 }
 
