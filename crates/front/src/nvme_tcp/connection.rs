@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 
 use osier_device::Status;
 use osier_nvme::fabrics::{Answer, CONNECT_BYTES, Change, ConnectData, Connected, Place, Portal, Refused};
-use osier_nvme::status::{ABORT_REQUESTED, COMMAND_SEQUENCE_ERROR, CONNECT_BUSY, INVALID_OPCODE, SGL_LENGTH_INVALID};
+use osier_nvme::status::{
+    ABORT_REQUESTED, COMMAND_SEQUENCE_ERROR, CONNECT_BUSY, INVALID_NAMESPACE, INVALID_OPCODE, SGL_LENGTH_INVALID,
+};
 use osier_nvme::tcp::{End, Request, Response, Session};
 use osier_nvme::{Admin, BlockRange, Command, Controller, Direction, Io, fabrics_command, ranges};
 
@@ -29,6 +31,11 @@ const PARTS_SENT_MAX: usize = 128;
 const LEAVING_MAX: Duration = Duration::from_secs(5);
 /// How long a host may take to close a connection that was ended.
 const LINGER_MAX: Duration = Duration::from_secs(1);
+
+/// Whether a command's data are ranges.
+fn is_list(io: &Io) -> bool {
+    matches!(io, Io::Deallocate { .. } | Io::Hint { .. })
+}
 
 /// How a connection came to its end.
 #[derive(Debug)]
@@ -344,16 +351,19 @@ impl<'a> Connection<'a> {
             let given = data.iter().map(Vec::len).sum::<usize>() as u64;
             let fits = match io.data() {
                 (Direction::None, _) => true,
+                // Linux gives room for all ranges that there can be, whatever the command says that there are.
+                (Direction::ToController, bytes) if is_list(&io) => given >= bytes,
                 (Direction::ToController, bytes) => given == bytes,
                 (Direction::FromController, bytes) => wanted as u64 == bytes,
             };
             if !fits {
                 return Err(SGL_LENGTH_INVALID);
             }
-            if let Io::Deallocate { .. } | Io::Hint { .. } = io {
+            if is_list(&io) {
                 let controller = state.target.controller(place);
                 let namespace = controller.and_then(|controller| controller.namespace(command.nsid));
-                listed = ranges(&data.concat(), namespace.ok_or(osier_nvme::status::INVALID_NAMESPACE)?)?;
+                let list = &data.concat()[..io.data().1 as usize];
+                listed = ranges(list, namespace.ok_or(INVALID_NAMESPACE)?)?;
             }
             io
         };
