@@ -104,9 +104,15 @@ impl Guest {
             said.push('\n');
         }
         process.wait().unwrap();
+        assert!(said.contains("guest: discovered"), "{said}");
         assert!(said.contains("guest: checked") && said.contains("guest: compares"), "{said}");
         assert!(said.contains("guest: well"), "{said}");
     }
+}
+
+/// The kernel sees no error.
+fn calm(line: &str) {
+    assert!(!line.to_lowercase().contains("i/o error"), "{line}");
 }
 
 const EXT4: [&str; 2] = ["mke2fs", "e2fsck"];
@@ -116,7 +122,7 @@ fn a_stock_kernel_keeps_an_ext4_on_the_device() {
     let served = Served::new(&[]);
     let Some(guest) = Guest::new(served.home.path(), "ext4", &EXT4) else { return };
     let target = Target::start(&served, 0);
-    guest.run(&format!("port={}", target.port), |_| {});
+    guest.run(&format!("port={}", target.port), calm);
 }
 
 #[test]
@@ -125,16 +131,21 @@ fn a_stock_kernel_goes_on_when_the_target_or_a_domain_is_killed() {
     let Some(guest) = Guest::new(served.home.path(), "ext4", &EXT4) else { return };
     let mut target = Some(Target::start(&served, 0));
     let port = target.as_ref().unwrap().port;
+    let mut killed = 0;
     guest.run(&format!("port={port} digests=1"), |line| match line {
         "guest: writes 5 of 24" | "guest: writes 15 of 24" => {
             // Killed, and started anew at the same port.
             target = None;
             target = Some(Target::start(&served, port));
+            killed += 1;
         }
-        "guest: writes 8 of 24" => signal(served.domains()[0], "KILL"),
-        "guest: writes 11 of 24" => signal(served.domains()[1], "KILL"),
+        "guest: writes 8 of 24" | "guest: writes 11 of 24" => {
+            signal(served.domains()[killed % 2], "KILL");
+            killed += 1;
+        }
         _ => {}
     });
+    assert_eq!(killed, 4);
 }
 
 #[test]
@@ -142,5 +153,5 @@ fn a_stock_kernel_keeps_an_xfs_on_the_device() {
     let served = Served::sized("512MiB", &[]);
     let Some(guest) = Guest::new(served.home.path(), "xfs", &["mkfs.xfs", "xfs_repair"]) else { return };
     let target = Target::start(&served, 0);
-    guest.run(&format!("port={} fs=xfs", target.port), |_| {});
+    guest.run(&format!("port={} fs=xfs", target.port), calm);
 }

@@ -1,5 +1,5 @@
-// The first process of a guest that is an NVMe/TCP host: connects to the subsystem `nqn=` at 10.0.2.2, port `port=`, makes
-// a file system of the kind `fs=` on its namespace, fills files, disconnects, connects anew, checks the file system and
+// The first process of a guest that is an NVMe/TCP host: asks for what there is at 10.0.2.2, port `port=`, connects to the
+// subsystem `nqn=` there, makes a file system of the kind `fs=` on its namespace, fills files, disconnects, connects anew, checks the file system and
 // compares the files. Says `guest: well` at its end, or what is wrong.
 //
 // Modules are in /lib, in the order of /lib/order; the programs of e2fsprogs or xfsprogs in /sbin. What the host's side
@@ -9,6 +9,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/nvme_ioctl.h>
 #include <net/if.h>
 #include <net/route.h>
 #include <stdint.h>
@@ -77,23 +78,78 @@ static void bring_network_up(void)
     if (ioctl(any, SIOCSIFFLAGS, &request) != 0)
         fail("eth0 does not come up");
     close(any);
+    // The card needs some seconds until its link is there, and what is sent before is lost.
+    for (int tries = 0;; tries++, usleep(TRY_US)) {
+        char carrier = '0';
+        int file = open("/sys/class/net/eth0/carrier", O_RDONLY);
+        int is_up = file >= 0 && read(file, &carrier, 1) == 1 && carrier == '1';
+        close(file);
+        if (is_up)
+            return;
+        if (tries == TRIES)
+            fail("eth0 has no link");
+    }
 }
 
-// Connects, and waits for the namespace.
-static void connect_target(void)
+static void remove_controller(void)
+{
+    int file = open("/sys/class/nvme/nvme0/delete_controller", O_WRONLY);
+    if (file < 0 || write(file, "1", 1) != 1)
+        fail("cannot disconnect");
+    close(file);
+    for (int tries = 0; access("/dev/nvme0", F_OK) == 0; tries++) {
+        if (tries == TRIES)
+            fail("the controller stays");
+        usleep(TRY_US);
+    }
+}
+
+// Connects to a subsystem.
+static void connect_to(const char *nqn)
 {
     char options[512], name[64] = "";
     int length = snprintf(options, sizeof options,
                           "transport=tcp,traddr=10.0.2.2,trsvcid=%s,nqn=%s,hostnqn=nqn.2014-08.org.nvmexpress:uuid:"
                           "11111111-2222-3333-4444-555555555555,reconnect_delay=1,keep_alive_tmo=5%s%s",
-                          word("port", "4420"), word("nqn", ""), strcmp(word("digests", "0"), "0") ? ",hdr_digest" : "",
+                          word("port", "4420"), nqn, strcmp(word("digests", "0"), "0") ? ",hdr_digest" : "",
                           strcmp(word("digests", "0"), "0") ? ",data_digest" : "");
-    int file = open("/dev/nvme-fabrics", O_RDWR);
-    if (file < 0 || write(file, options, length) != length)
+    int file = open("/dev/nvme-fabrics", O_RDWR), has_connected = 0;
+    // On a machine that is busy the kernel's three seconds may be too few.
+    for (int tries = 0; !has_connected && tries < 5; tries++) {
+        has_connected = file >= 0 && write(file, options, length) == length;
+        if (!has_connected && errno != ETIMEDOUT)
+            break;
+    }
+    if (!has_connected)
         fail("cannot connect with %s", options);
     ssize_t got = read(file, name, sizeof name - 1);
     close(file);
     printf("guest: connected: %.*s\n", got > 0 ? (int)strcspn(name, "\n") : 0, name);
+}
+
+// Asks the discovery controller, which has to name the subsystem first.
+static void discover(void)
+{
+    static uint8_t page[2048];
+    connect_to("nqn.2014-08.org.nvmexpress.discovery");
+    struct nvme_admin_cmd command = {.opcode = 2, .addr = (uintptr_t)page, .data_len = sizeof page};
+    command.cdw10 = 0x70 | (sizeof page / 4 - 1) << 16;
+    int file = -1;
+    for (int tries = 0; file < 0 && tries < TRIES; tries++, usleep(TRY_US))
+        file = open("/dev/nvme0", O_RDWR);
+    if (file < 0 || ioctl(file, NVME_IOCTL_ADMIN_CMD, &command) != 0)
+        fail("there is no discovery log");
+    close(file);
+    if (page[8] < 1 || page[1024] != 3 || strcmp((char *)page + 1024 + 256, word("nqn", "")) != 0)
+        fail("discovery names %s", page + 1024 + 256);
+    printf("guest: discovered\n");
+    remove_controller();
+}
+
+// Connects, and waits for the namespace.
+static void connect_target(void)
+{
+    connect_to(word("nqn", ""));
     for (int tries = 0; access("/dev/nvme0n1", F_OK) != 0; tries++) {
         if (tries == TRIES)
             fail("there is no namespace");
@@ -103,10 +159,7 @@ static void connect_target(void)
 
 static void disconnect(void)
 {
-    int file = open("/sys/class/nvme/nvme0/delete_controller", O_WRONLY);
-    if (file < 0 || write(file, "1", 1) != 1)
-        fail("cannot disconnect");
-    close(file);
+    remove_controller();
     for (int tries = 0; access("/dev/nvme0n1", F_OK) == 0; tries++) {
         if (tries == TRIES)
             fail("the namespace stays");
@@ -197,6 +250,7 @@ int main(void)
     const char *kind = word("fs", "ext4");
     int is_xfs = strcmp(kind, "xfs") == 0;
 
+    discover();
     connect_target();
     run(is_xfs ? (char *[]){"/sbin/mkfs.xfs", "-q", "-f", "/dev/nvme0n1", NULL}
                : (char *[]){"/sbin/mke2fs", "-q", "-F", "-t", "ext4", "/dev/nvme0n1", NULL});

@@ -17,10 +17,10 @@ use osier_nvme::fabrics::{Answer, CONNECT_BYTES, Change, ConnectData, Connected,
 use osier_nvme::status::{
     ABORT_REQUESTED, COMMAND_SEQUENCE_ERROR, CONNECT_BUSY, INVALID_NAMESPACE, INVALID_OPCODE, SGL_LENGTH_INVALID,
 };
-use osier_nvme::tcp::{End, Request, Response, Session};
+use osier_nvme::tcp::{End, Limits, Request, Response, Session};
 use osier_nvme::{Admin, BlockRange, Command, Controller, Direction, Io, fabrics_command, ranges};
 
-use super::blocks::{Blocks, Finished, Owner};
+use super::blocks::{Blocks, Finished, Owner, PIECE_BYTES};
 use super::server::Shared;
 use crate::listen::Visitor;
 use crate::sys::{self, Patience, Wait};
@@ -75,7 +75,7 @@ impl<'a> Connection<'a> {
             shared,
             visitor,
             socket: visitor.socket.as_fd(),
-            session: Session::new(shared.config.limits),
+            session: Session::new(Limits { piece_bytes: PIECE_BYTES, ..shared.config.limits }),
             place: None,
             blocks: None,
             finished: Vec::new(),

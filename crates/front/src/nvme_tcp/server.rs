@@ -9,7 +9,7 @@ use osier_nvme::fabrics::{DISCOVERY_NQN, NQN_BYTES_MAX, Subsystem, Target};
 use osier_nvme::tcp::{End, Limits};
 use osier_nvme::{Health, Identity, Namespace, Reach};
 
-use super::blocks::{PIECE_BLOCKS, PIECE_BYTES};
+use super::blocks::PIECE_BLOCKS;
 use super::connection::{Connection, Outcome};
 use crate::listen::{ListenError, Listening, Places, Service, Visitor};
 use crate::volume::{About, Export, Volume};
@@ -31,7 +31,7 @@ pub struct Config {
     pub io_queues_max: u16,
     /// How long a host may take to connect a queue.
     pub negotiation: Duration,
-    /// What is kept for each connection.
+    /// What is kept for each connection. The size of buffers is the server's affair.
     pub limits: Limits,
 }
 
@@ -47,7 +47,7 @@ impl Config {
             controllers_max: 32,
             io_queues_max: 8,
             negotiation: Duration::from_secs(30),
-            limits: Limits { piece_bytes: PIECE_BYTES, ..Limits::default() },
+            limits: Limits::default(),
         }
     }
 }

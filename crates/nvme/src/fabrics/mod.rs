@@ -18,6 +18,8 @@
 
 mod connect;
 mod discovery;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 

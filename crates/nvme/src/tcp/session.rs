@@ -682,3 +682,7 @@ fn transfer(command: &Command, in_capsule: usize) -> Result<Transfer, Status> {
         _ => Err(SGL_TYPE_INVALID),
     }
 }
+
+#[cfg(test)]
+#[path = "session_tests.rs"]
+mod tests;
