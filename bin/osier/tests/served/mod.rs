@@ -15,7 +15,7 @@ pub const LIMIT: Duration = Duration::from_secs(120);
 pub struct Served {
     pub home: tempfile::TempDir,
     pub process: Option<Child>,
-    options: Vec<String>,
+    pub options: Vec<String>,
 }
 
 impl Served {

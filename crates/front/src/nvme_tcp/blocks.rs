@@ -103,7 +103,7 @@ impl Blocks {
         Blocks { volume, tasks, backlog, over: Vec::new(), ended: Vec::new(), is_lost: false }
     }
 
-    /// Begins a command. `data`: what the host gave, in pieces; `ranges`: those that it named in them.
+    /// Begins a command, of an owner that has none. `data`: what the host gave, in pieces; `ranges`: those that it named in them.
     pub fn begin(
         &mut self,
         owner: Owner,
@@ -262,6 +262,11 @@ impl Blocks {
             let data = if matches!(kind, Kind::Read) && status.is_success() { data } else { Vec::new() };
             finished.push(Finished { owner, command, response: Response { status, result: 0, data } });
         }
+    }
+
+    /// Whether something of an owner's is under way.
+    pub fn has(&self, owner: Owner) -> bool {
+        self.tasks.contains_key(&owner)
     }
 
     /// Whether commands are under way.

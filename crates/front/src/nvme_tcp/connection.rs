@@ -58,6 +58,8 @@ pub struct Connection<'a> {
     /// Until when it is to be a queue.
     deadline: Instant,
     is_lost: bool,
+    /// The host has asked for a shutdown while the one before goes on.
+    shuts_down_again: bool,
 }
 
 impl Drop for Connection<'_> {
@@ -81,6 +83,7 @@ impl<'a> Connection<'a> {
             finished: Vec::new(),
             deadline: Instant::now() + shared.config.negotiation,
             is_lost: false,
+            shuts_down_again: false,
         }
     }
 
@@ -266,12 +269,18 @@ impl<'a> Connection<'a> {
             return;
         }
         let Some(blocks) = &mut self.blocks else { return };
+        if blocks.has(Owner::ShutDown) {
+            self.shuts_down_again = true;
+            return;
+        }
         let none = Command::new(osier_nvme::nvm::FLUSH, 1);
         blocks.begin(Owner::ShutDown, none, &Io::Flush, Vec::new(), Vec::new(), self.session.pool());
     }
 
     fn has_shut_down(&mut self, status: Status) {
-        if status.is_success()
+        if std::mem::take(&mut self.shuts_down_again) {
+            self.shut_down();
+        } else if status.is_success()
             && let Some(place) = self.place
         {
             self.shared.state().target.shut_down(place);

@@ -148,7 +148,7 @@ fn data_of_several_commands_come_in_any_order() {
     let (_admin, controller) = rig.admin();
     let mut io = rig.io(1, controller);
     let data: Vec<Vec<u8>> = (0..4).map(|seed| noise(4 * BLOCK, seed)).collect();
-    let mut tags = vec![0; 4];
+    let mut tags = [0; 4];
     for cid in 0..4 {
         io.submit(Sqe::blocks(1, cid, u64::from(cid) * 4, 4).outside(4 * BLOCK as u32), &[]);
     }
@@ -259,7 +259,7 @@ fn a_queue_disconnects_and_another_connection_takes_its_number() {
 
 #[test]
 fn a_controller_that_is_disabled_loses_its_queues_and_one_that_is_shut_down_is_flushed() {
-    let rig = Rig::new(1);
+    let rig = Rig::with(Disk::new(1), Some(5), |_| {});
     let (mut admin, controller) = rig.admin();
     let mut io = rig.io(1, controller);
     admin.submit(Sqe::new(0x0C, 77, 0), &[]);
@@ -278,6 +278,14 @@ fn a_controller_that_is_disabled_loses_its_queues_and_one_that_is_shut_down_is_f
         assert!(Instant::now() < until, "CSTS.SHST");
     }
     assert_eq!(rig.disk.flushes.load(Ordering::Relaxed), flushes + 1);
+    // Again and again, without waiting for it.
+    for turn in 0..20 {
+        for (cid, value) in [(200 + turn, 0x0046_0001), (300 + turn, 0x0046_4001)] {
+            admin.submit(Sqe::property_set(cid, 0x14, value), &[]);
+        }
+        assert_eq!([admin.completion().status, admin.completion().status], [0, 0]);
+    }
+    assert_eq!(admin.run(Sqe::new(0x18, 0, 0), &[]).0.status, 0);
     // With its admin queue all of it goes.
     drop(admin);
     assert!(io.is_closed());

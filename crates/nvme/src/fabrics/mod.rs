@@ -45,6 +45,8 @@ pub const QUEUE_ENTRIES_MAX: u16 = 128;
 pub const ADMIN_ENTRIES_MIN: u16 = 32;
 /// What a keep-alive timer is rounded up to (KAS).
 pub const KEEP_ALIVE_UNIT_MS: u64 = 1000;
+/// CSTS.SHST, bits 3:2: a shutdown is under way.
+const SHUTTING_DOWN: u32 = CSTS_RDY | 0b01 << 2;
 /// How long a discovery controller lives without a word when it has no timer ("Discovery Controller Initialization").
 const DISCOVERY_IDLE_MS: u64 = 120_000;
 /// Most bytes of a qualified name ("NVMe Qualified Names"), its NUL not counted.
@@ -244,8 +246,7 @@ impl Target {
             let events = association.controller.reset();
             return Ok(Change::Reset { close: Vec::new(), events });
         } else if value & CC_SHN != 0 && before & CC_SHN == 0 && *csts & CSTS_RDY != 0 {
-            // SHST, bits 3:2: under way.
-            *csts = CSTS_RDY | 0b01 << 2;
+            *csts = SHUTTING_DOWN;
             return Ok(Change::ShutDown);
         }
         Ok(Change::None)
@@ -262,7 +263,9 @@ impl Target {
 
     /// All is persistent, as the host wanted before it shuts its controller down.
     pub fn shut_down(&mut self, place: Place) {
-        if let Ok(association) = self.association(place) {
+        if let Ok(association) = self.association(place)
+            && association.properties.csts == SHUTTING_DOWN
+        {
             association.properties.csts = CSTS_RDY | CSTS_SHST_COMPLETE;
         }
     }

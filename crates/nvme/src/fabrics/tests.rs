@@ -310,6 +310,8 @@ fn a_shut_down_is_over_when_all_is_persistent_and_a_configuration_that_cannot_be
     target.fabrics(place, &set(0), 0).unwrap();
     target.fabrics(place, &set(CC_ENTRIES | CC_EN), 0).unwrap();
     assert_eq!(status(&mut target), CSTS_RDY);
+    target.shut_down(place);
+    assert_eq!(status(&mut target), CSTS_RDY, "nobody wanted that");
     let shut = target.fabrics(place, &set(CC_ENTRIES | CC_EN | 1 << 14), 0);
     assert_eq!(shut, Ok(Answer::Done { result: 0, change: Change::ShutDown }));
     assert_eq!(status(&mut target), CSTS_RDY | 1 << 2);

@@ -140,7 +140,7 @@ pub struct Digests {
 }
 
 /// The header that every PDU begins with ("PDU Common Header"), checked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Common {
     /// What it is.
     pub kind: u8,
@@ -221,20 +221,6 @@ impl Common {
         }
         let padding_bytes = data_begins - begins;
         Ok(Common { kind, flags, header_bytes, header_digest_bytes, padding_bytes, data_bytes, data_digest_bytes })
-    }
-}
-
-impl Default for Common {
-    fn default() -> Common {
-        Common {
-            kind: 0,
-            flags: 0,
-            header_bytes: 0,
-            header_digest_bytes: 0,
-            padding_bytes: 0,
-            data_bytes: 0,
-            data_digest_bytes: 0,
-        }
     }
 }
 
