@@ -58,6 +58,8 @@ pub enum Command {
     Serve(commands::serve::ServeArgs),
     /// Serve a running device over NBD
     Nbd(commands::nbd::NbdArgs),
+    /// Serve a running device over NVMe/TCP
+    NvmeTcp(commands::nvme_tcp::NvmeTcpArgs),
     /// Show a device to a browser and to Prometheus
     Dashboard(commands::dashboard::DashboardArgs),
     /// Serve a device's memory to programs

@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 
 use osier_client::{Ask, Queue, QueueError, Slot};
 use osier_device::Status;
-use served::{LIMIT, Served, osier, signal};
+use served::*;
 
 const BLOCK: usize = 4096;
+
 struct Random(u64);
 
 impl Random {

@@ -89,9 +89,11 @@ fn front(served: &Served, command: &str) -> Option<u32> {
 fn front_ends_come_up_with_the_device_and_come_back_when_they_are_killed() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("nbd");
-    let mut served = Served::new(&["--nbd", socket.to_str().unwrap(), DASHBOARD[0], DASHBOARD[1]]);
+    let nbd = ["--nbd", socket.to_str().unwrap()];
+    let mut served = Served::new(&[&nbd[..], &DASHBOARD, &["--nvme-tcp", "127.0.0.1:0"]].concat());
     let address = dashboard(&served);
     until("no NBD", &served, || greets(&socket));
+    until("no NVMe over TCP", &served, || served.log().contains(" as nqn.2014-08.").then_some(()));
     assert_eq!(until("not well", &served, || get(&address, "/healthz").filter(|(code, _)| *code == 200)).1, "ok\n");
     for _ in 0..3 {
         let pid = until("no process", &served, || front(&served, "nbd"));
@@ -185,7 +187,7 @@ fn a_front_end_that_cannot_be_had_is_said_and_nothing_stays_behind() {
         (&["--dashboard", "0.0.0.0:0"], "--allow-remote"),
         (&["--nbd", "10809"], "write an address with a port"),
     ];
-    let mut served = Served::down(&[]);
+    let mut served = Served::down("64MiB", &[]);
     for (options, words) in cases {
         let out = osier(&served.home, &["serve", "d", "--no-model-timing"]).args(options).output().unwrap();
         let text = String::from_utf8_lossy(&out.stderr);
@@ -221,7 +223,7 @@ fn a_service_manager_hears_when_it_is_up_and_when_it_goes() {
     let path = directory.path().join("notify");
     let manager = UnixDatagram::bind(&path).unwrap();
     manager.set_read_timeout(Some(LIMIT)).unwrap();
-    let served = Served::down(&[]);
+    let served = Served::down("64MiB", &[]);
     let mut process =
         osier(&served.home, &["serve", "d"]).env("NOTIFY_SOCKET", &path).stderr(Stdio::null()).spawn().unwrap();
     let mut heard = [0; 64];
@@ -236,7 +238,7 @@ fn a_service_manager_hears_when_it_is_up_and_when_it_goes() {
 
 #[test]
 fn top_watches_a_device_until_it_goes() {
-    let mut served = Served::down(&[]);
+    let mut served = Served::down("64MiB", &[]);
     let run = |options: &[&str]| osier(&served.home, &[&["top", "d"], options].concat()).output().unwrap();
     let down = run(&["--once"]);
     assert_eq!(down.status.code(), Some(8), "{}", String::from_utf8_lossy(&down.stderr));

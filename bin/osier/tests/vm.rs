@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
+mod guests;
 mod windows;
 
 use std::fs;
@@ -15,6 +16,7 @@ use std::process::{Child, Command, Stdio};
 use osier_client::heap::Lease;
 use serde_json::Value;
 
+use guests::*;
 use windows::*;
 
 /// What a guest is made of.
@@ -29,18 +31,9 @@ impl Guest {
         if !may_handle_faults() {
             return None;
         }
-        let got = Command::new(root().join("scripts/vm-guest")).output().unwrap();
-        if !got.status.success() {
-            println!("SKIPPED: no guest can be booted: {}", String::from_utf8_lossy(&got.stderr).trim_end());
-            return None;
-        }
-        let ready = PathBuf::from(String::from_utf8(got.stdout).unwrap().trim_end());
+        let ready = ready()?;
         let init = compile(&format!("bin/osier/tests/programs/{program}"), &directory.join("init"), &["-static"])?;
-        let mut archive = Archive(Vec::new());
-        archive.put("dev", DIRECTORY, (0, 0), &[]);
-        archive.put("dev/console", CHARACTERS, (5, 1), &[]);
-        archive.put("lib", DIRECTORY, (0, 0), &[]);
-        archive.put("init", PROGRAM, (0, 0), &fs::read(init).unwrap());
+        let mut archive = Archive::new(&init);
         for module in modules {
             let Ok(bytes) = fs::read(ready.join("modules").join(module)) else {
                 println!("SKIPPED: this kernel has no {module}");
@@ -48,9 +41,8 @@ impl Guest {
             };
             archive.put(&format!("lib/{module}"), PROGRAM, (0, 0), &bytes);
         }
-        archive.put("TRAILER!!!", 0, (0, 0), &[]);
         let initrd = directory.join("initrd");
-        fs::write(&initrd, archive.0).unwrap();
+        archive.save(&initrd);
         Some(Guest { kernel: ready.join("kernel"), initrd })
     }
 
@@ -69,27 +61,6 @@ fn vm(device: &Device, options: &[&str]) -> Command {
     let mut command = osier();
     command.args(["--json", "vm", "--device"]).arg(device.socket()).args(options).stdin(Stdio::null());
     command
-}
-
-/// A kernel's first file system (its Documentation/driver-api/early-userspace/buffer-format.rst).
-struct Archive(Vec<u8>);
-
-/// Types and permissions of files.
-const DIRECTORY: u32 = 0o040_755;
-const CHARACTERS: u32 = 0o020_600;
-const PROGRAM: u32 = 0o100_755;
-
-impl Archive {
-    fn put(&mut self, name: &str, mode: u32, device: (u32, u32), bytes: &[u8]) {
-        let (inode, length, name_length) = (self.0.len() as u32 + 1, bytes.len() as u32, name.len() as u32 + 1);
-        let fields = [inode, mode, 0, 0, 1, 0, length, 0, 0, device.0, device.1, name_length, 0];
-        self.0.extend(b"070701");
-        fields.iter().for_each(|field| self.0.extend(format!("{field:08x}").into_bytes()));
-        for part in [[name.as_bytes(), b"\0"].concat().as_slice(), bytes] {
-            self.0.extend(part);
-            self.0.resize(self.0.len().next_multiple_of(4), 0);
-        }
-    }
 }
 
 /// Has so much of the window, from its beginning on, until it is dropped.

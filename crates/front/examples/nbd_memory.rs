@@ -4,7 +4,7 @@
 #[allow(clippy::unwrap_used)] // It is the tests'.
 #[path = "../tests/nbd/memory.rs"]
 mod memory;
-use osier_front::nbd::volume;
+use osier_front::volume;
 
 use std::io::Read;
 use std::sync::Arc;

@@ -2,8 +2,22 @@
 //!
 //! - [`window`]: the device's half of the CXL.mem window. The programs' half is `osier-client`.
 //! - [`nbd`]: the device as a network block device.
+//! - [`nvme_tcp`]: the device as an NVMe subsystem over TCP.
 //! - [`dashboard`]: what a device does, as a page, as JSON and as metrics.
+//!
+//! [`nbd`] and [`nvme_tcp`] serve anything that is a [`volume::Volume`]; [`DeviceExport`] is a device.
 
 pub mod dashboard;
+mod device;
+mod listen;
+#[cfg(test)]
+#[path = "../tests/nbd/memory.rs"]
+mod memory;
 pub mod nbd;
+pub mod nvme_tcp;
+mod sys;
+pub mod volume;
 pub mod window;
+
+pub use device::DeviceExport;
+pub use listen::ListenError;

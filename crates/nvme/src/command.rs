@@ -1,5 +1,6 @@
 //! The two entries of a queue: a command of 64 bytes, a completion of 16.
 
+use crate::io::Direction;
 use crate::status;
 use osier_device::Status;
 
@@ -36,6 +37,20 @@ pub mod admin {
     pub const KEEP_ALIVE: u8 = 0x18;
     /// Format NVM (NVM Command Set).
     pub const FORMAT_NVM: u8 = 0x80;
+}
+
+/// The opcode of all Fabrics commands; what they are is in FCTYPE, byte 4 ("Fabrics Command Types").
+pub mod fabrics {
+    /// Fabrics Commands.
+    pub const OPCODE: u8 = 0x7F;
+    /// Property Set.
+    pub const PROPERTY_SET: u8 = 0x00;
+    /// Connect.
+    pub const CONNECT: u8 = 0x01;
+    /// Property Get.
+    pub const PROPERTY_GET: u8 = 0x04;
+    /// Disconnect.
+    pub const DISCONNECT: u8 = 0x08;
 }
 
 /// Opcodes of the NVM command set ("Opcodes for NVM Commands"). Bits 1:0 say which way data goes.
@@ -137,6 +152,23 @@ impl Command {
         entry
     }
 
+    /// FCTYPE, byte 4, when it is a Fabrics command.
+    #[must_use]
+    pub fn fabrics_type(&self) -> Option<u8> {
+        (self.opcode == fabrics::OPCODE).then_some(self.nsid as u8)
+    }
+
+    /// Which way its data would go: bits 1:0 of the opcode, of a Fabrics command's type ("Opcode", Data Transfer).
+    #[must_use]
+    pub fn direction(&self) -> Direction {
+        match self.fabrics_type().unwrap_or(self.opcode) & 0b11 {
+            0b01 => Direction::ToController,
+            0b10 => Direction::FromController,
+            // Bidirectional commands there are none of.
+            _ => Direction::None,
+        }
+    }
+
     /// Starting LBA of an I/O command: dwords 10 and 11.
     #[must_use]
     pub fn slba(&self) -> u64 {
@@ -147,8 +179,8 @@ impl Command {
 /// A completion queue entry ("Completion Queue Entry").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// Dword 0: what the command answers beside its status.
-    pub result: u32,
+    /// Dwords 0 and 1: what the command answers beside its status. In memory there is dword 0 alone.
+    pub result: u64,
     /// SQ Head Pointer: entries before it may be used again.
     pub sqhd: u16,
     /// SQ Identifier.
@@ -164,7 +196,7 @@ impl Completion {
     #[must_use]
     pub fn encode(&self, phase: bool) -> [u8; COMPLETION_BYTES] {
         let mut entry = [0; COMPLETION_BYTES];
-        entry[0..4].copy_from_slice(&self.result.to_le_bytes());
+        entry[0..8].copy_from_slice(&self.result.to_le_bytes());
         entry[8..10].copy_from_slice(&self.sqhd.to_le_bytes());
         entry[10..12].copy_from_slice(&self.sqid.to_le_bytes());
         entry[12..14].copy_from_slice(&self.cid.to_le_bytes());
@@ -178,7 +210,7 @@ impl Completion {
     pub fn decode(entry: &[u8; COMPLETION_BYTES]) -> (Completion, bool) {
         let word = |at: usize| u16::from_le_bytes([entry[at], entry[at + 1]]);
         let completion = Completion {
-            result: u32::from(word(0)) | u32::from(word(2)) << 16,
+            result: (0..4).map(|index| u64::from(word(2 * index)) << (16 * index)).sum(),
             sqhd: word(8),
             sqid: word(10),
             cid: word(12),

@@ -10,11 +10,23 @@ use crate::identify::{self, ERRORS_MAX, EVENTS_MAX, IDENTIFY_BYTES};
 use crate::io::{Direction, Io};
 use crate::log::{self, Failure, Health, LOG_BYTES_MAX, LogPage, Wanted};
 use crate::status::{
-    EVENT_LIMIT_EXCEEDED, INVALID_FORMAT, INVALID_NAMESPACE, INVALID_OPCODE, NAMESPACE_WRITE_PROTECTED,
+    EVENT_LIMIT_EXCEEDED, INVALID_FORMAT, INVALID_LOG_PAGE, INVALID_NAMESPACE, INVALID_OPCODE,
+    NAMESPACE_WRITE_PROTECTED,
 };
 
 /// All namespaces.
 const NSID_ALL: u32 = u32::MAX;
+
+/// How a controller is reached, and what for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// By queues in memory; it is alone in its subsystem.
+    Memory,
+    /// Over a fabric, as one of many.
+    Fabric,
+    /// Over a fabric, to be told what there is: a discovery controller.
+    Discovery,
+}
 
 /// What a controller says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +47,10 @@ pub struct Identity {
     pub warning_kelvin: u16,
     /// Where it shuts down.
     pub critical_kelvin: u16,
+    /// How it is reached.
+    pub reach: Reach,
+    /// Most queues for I/O that a client gets, 1 to [`IO_QUEUES_MAX`](crate::IO_QUEUES_MAX).
+    pub io_queues_max: u16,
 }
 
 /// A namespace of the NVM command set.
@@ -142,6 +158,8 @@ pub struct Controller {
     failures: VecDeque<Failure>,
     failed: u64,
     was_hot: bool,
+    /// The Discovery log page, of a discovery controller.
+    discovery: Vec<u8>,
 }
 
 impl Controller {
@@ -160,16 +178,27 @@ impl Controller {
             failures: VecDeque::new(),
             failed: 0,
             was_hot: false,
+            discovery: Vec::new(),
         }
     }
 
-    /// The controller begins anew; its error log stays.
-    pub fn reset(&mut self) {
+    /// A discovery controller, and its log page.
+    #[must_use]
+    pub fn discovery(identity: Identity, page: Vec<u8>) -> Controller {
+        assert!(identity.reach == Reach::Discovery);
+        Controller { discovery: page, ..Controller::new(identity, Vec::new()) }
+    }
+
+    /// The controller begins anew; its error log stays. The event requests that it held are gone: their identifiers.
+    pub fn reset(&mut self) -> Vec<u16> {
+        // The timer belongs to the association, and outlives a reset.
+        let keep_alive_ms = if self.identity.reach == Reach::Memory { 0 } else { self.features.keep_alive_ms };
         self.features = Features::new(&self.identity);
-        self.held.clear();
+        self.features.keep_alive_ms = keep_alive_ms;
         self.events.clear();
         self.masked.clear();
         self.was_hot = false;
+        self.held.drain(..).map(|held| held.cid).collect()
     }
 
     /// A namespace of this controller.
@@ -203,6 +232,11 @@ impl Controller {
     #[must_use]
     pub fn features(&self) -> &Features {
         &self.features
+    }
+
+    /// Sets the keep-alive timer, as a Connect command does.
+    pub fn set_keep_alive(&mut self, keep_alive_ms: u32) {
+        self.features.keep_alive_ms = keep_alive_ms;
     }
 
     /// What an I/O command asks for. With the write cache off, every write is through it.
@@ -252,6 +286,9 @@ impl Controller {
         if command.fuse != 0 {
             return Err(Status::INVALID_FIELD);
         }
+        if !self.has(command.opcode) {
+            return Err(INVALID_OPCODE);
+        }
         let done = |result| Ok(Admin::Done { result, data: Vec::new() });
         match command.opcode {
             admin::IDENTIFY => self.identify(command).map(|data| Admin::Done { result: 0, data }),
@@ -271,6 +308,25 @@ impl Controller {
         }
     }
 
+    /// Whether controllers that are reached like this one have a command: queues are made in memory alone, and a
+    /// discovery controller has nothing but what it says ("Discovery Controller").
+    fn has(&self, opcode: u8) -> bool {
+        match self.identity.reach {
+            Reach::Memory => true,
+            Reach::Fabric => !log::QUEUE_COMMANDS.contains(&opcode),
+            Reach::Discovery => matches!(
+                opcode,
+                admin::IDENTIFY
+                    | admin::GET_LOG_PAGE
+                    | admin::GET_FEATURES
+                    | admin::SET_FEATURES
+                    | admin::ASYNC_EVENT_REQUEST
+                    | admin::KEEP_ALIVE
+                    | admin::ABORT
+            ),
+        }
+    }
+
     fn identify(&self, command: &Command) -> Result<Vec<u8>, Status> {
         let nsid = command.nsid;
         let known = || self.namespace(nsid).ok_or(INVALID_NAMESPACE);
@@ -278,10 +334,11 @@ impl Controller {
         let (cns, from, csi) = (command.cdw[0] & 0xFF, (command.cdw[0] >> 16) as u16, command.cdw[1] >> 24);
         let is_list = |nsid: u32| nsid < NSID_ALL - 1;
         match cns {
-            0x00 | 0x11 if nsid == NSID_ALL => Ok(identify::namespace(Some(&self.common()))),
-            0x00 | 0x11 if nsid == 0 || nsid > identify::NAMESPACES_MAX => Err(INVALID_NAMESPACE),
-            0x00 | 0x11 => Ok(identify::namespace(self.namespace(nsid))),
             0x01 => Ok(identify::controller(&self.identity)),
+            _ if self.identity.reach == Reach::Discovery => Err(Status::INVALID_FIELD),
+            0x00 | 0x11 if nsid == NSID_ALL => Ok(identify::namespace(Some(&self.common()), self.identity.reach)),
+            0x00 | 0x11 if nsid == 0 || nsid > identify::NAMESPACES_MAX => Err(INVALID_NAMESPACE),
+            0x00 | 0x11 => Ok(identify::namespace(self.namespace(nsid), self.identity.reach)),
             0x02 | 0x10 if is_list(nsid) => Ok(identify::namespace_list(&self.namespaces, nsid)),
             0x02 | 0x10 => Err(INVALID_NAMESPACE),
             0x03 => known().map(identify::descriptors),
@@ -304,12 +361,16 @@ impl Controller {
 
     fn log(&mut self, command: &Command, health: &Health) -> Result<Vec<u8>, Status> {
         let wanted: Wanted = log::wanted(command)?;
+        if (wanted.page == LogPage::Discovery) != (self.identity.reach == Reach::Discovery) {
+            return Err(INVALID_LOG_PAGE);
+        }
         let page = match wanted.page {
             LogPage::Errors => log::errors(&self.failures),
             LogPage::Health => log::health(health, self.failed),
             LogPage::Firmware => log::firmware(&self.identity),
             LogPage::ChangedNamespaces => log::changed(&self.changed),
-            LogPage::Effects => log::effects(),
+            LogPage::Effects => log::effects(self.identity.reach),
+            LogPage::Discovery => self.discovery.clone(),
         };
         let part = log::cut(&page, &wanted).ok_or(Status::INVALID_FIELD)?;
         if !wanted.retain {

@@ -2,7 +2,7 @@
 
 use osier_device::Status;
 
-use crate::controller::Identity;
+use crate::controller::{Identity, Reach};
 use crate::identify;
 use crate::status::{FEATURE_NOT_CHANGEABLE, FEATURE_NOT_SAVEABLE};
 
@@ -40,6 +40,8 @@ pub struct Features {
     pub keep_alive_ms: u32,
     default_over_kelvin: u16,
     has_cache: bool,
+    is_discovery: bool,
+    io_queues_max: u16,
 }
 
 /// What Set Features has done.
@@ -61,6 +63,8 @@ impl Features {
             keep_alive_ms: 0,
             default_over_kelvin: over_kelvin(identity),
             has_cache: identity.volatile_cache,
+            is_discovery: identity.reach == Reach::Discovery,
+            io_queues_max: identity.io_queues_max,
         }
     }
 
@@ -93,6 +97,9 @@ impl Features {
 
     fn value(&self, feature: u8, dword11: u32) -> Result<u32, Status> {
         Ok(match feature {
+            id::ASYNC_EVENT_CONFIGURATION => self.events,
+            id::KEEP_ALIVE_TIMER => self.keep_alive_ms,
+            _ if self.is_discovery => return Err(Status::INVALID_FIELD),
             // AB: no limit.
             id::ARBITRATION => 0b111,
             id::POWER_MANAGEMENT | id::ERROR_RECOVERY | id::INTERRUPT_COALESCING | id::WRITE_ATOMICITY => 0,
@@ -102,9 +109,7 @@ impl Features {
                 Threshold::Absent => u32::from(NO_THRESHOLD),
             },
             id::VOLATILE_WRITE_CACHE if self.has_cache => u32::from(self.write_cache),
-            id::NUMBER_OF_QUEUES => identify::queues_granted(u32::MAX),
-            id::ASYNC_EVENT_CONFIGURATION => self.events,
-            id::KEEP_ALIVE_TIMER => self.keep_alive_ms,
+            id::NUMBER_OF_QUEUES => identify::queues_granted(u32::MAX, self.io_queues_max),
             _ => return Err(Status::INVALID_FIELD),
         })
     }
@@ -133,7 +138,7 @@ impl Features {
             id::NUMBER_OF_QUEUES if dword11 & 0xFFFF == 0xFFFF || dword11 >> 16 == 0xFFFF => {
                 return Err(Status::INVALID_FIELD);
             }
-            id::NUMBER_OF_QUEUES => result = identify::queues_granted(dword11),
+            id::NUMBER_OF_QUEUES => result = identify::queues_granted(dword11, self.io_queues_max),
             _ if dword11 == current => {}
             _ => return Err(FEATURE_NOT_CHANGEABLE),
         }

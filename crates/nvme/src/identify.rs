@@ -1,8 +1,10 @@
 //! What the controller says of itself and of its namespaces: the structures of Identify.
 
-use crate::controller::{Identity, Namespace};
+use crate::TRANSFER_PAGES_LOG2;
+use crate::command::{COMMAND_BYTES, COMPLETION_BYTES};
+use crate::controller::{Identity, Namespace, Reach};
+use crate::fabrics::{CAPSULE_DATA_BYTES, KEEP_ALIVE_UNIT_MS, QUEUE_ENTRIES_MAX};
 use crate::registers::VERSION;
-use crate::{IO_QUEUES_MAX, TRANSFER_PAGES_LOG2};
 
 /// Bytes of every structure that Identify answers with.
 pub const IDENTIFY_BYTES: usize = 4096;
@@ -90,20 +92,47 @@ pub fn controller(identity: &Identity) -> Vec<u8> {
         .dword(536, 1) // SGLS: supported, without alignment
         .put(768, identity.subsystem.as_bytes()) // SUBNQN
         .word(2048, 100); // PSD0.MP: 1 W, in hundredths
+    match identity.reach {
+        Reach::Memory => {}
+        Reach::Fabric => over_fabric(&mut page),
+        Reach::Discovery => {
+            over_fabric(&mut page);
+            // CNTRLTYPE: discovery controller. It has no namespaces, and nothing to be done with them.
+            page.byte(111, 2).dword(92, 0).word(256, 0).dword(516, 0).word(520, 0).byte(524, 0).byte(525, 0);
+        }
+    }
     page.done()
+}
+
+/// What is different over a fabric, and what only is there.
+fn over_fabric(page: &mut Page) {
+    // Sizes of capsules are in units of 16 bytes.
+    let capsule = (COMMAND_BYTES + CAPSULE_DATA_BYTES) as u32 / 16;
+    page.byte(76, 1 << 1) // CMIC: the subsystem may have several controllers
+        .dword(96, 1) // CTRATT: host identifiers of 128 bits
+        .word(320, (KEEP_ALIVE_UNIT_MS / 100) as u16) // KAS, in units of 100 ms
+        .word(514, QUEUE_ENTRIES_MAX) // MAXCMD
+        .dword(536, 1 | 1 << 20 | 1 << 21) // SGLS: and by offset in the capsule, and Transport SGL Data Blocks
+        .dword(1792, capsule) // IOCCSZ
+        .dword(1796, COMPLETION_BYTES as u32 / 16) // IORCSZ
+        .word(1800, 0) // ICDOFF: data begin behind the command
+        .byte(1802, 0) // FCATT: controllers are made when a host connects
+        .byte(1803, 1) // MSDBD: one descriptor
+        .word(1804, 1); // OFCS: Disconnect
 }
 
 /// Compare, Dataset Management, Write Zeroes, Verify.
 const ONCS: u16 = 1 | 1 << 2 | 1 << 3 | 1 << 7;
 
 /// Identify Namespace (CNS 00h); all zero for one that is not attached.
-pub fn namespace(namespace: Option<&Namespace>) -> Vec<u8> {
+pub fn namespace(namespace: Option<&Namespace>, reach: Reach) -> Vec<u8> {
     let mut page = Page::zero();
     let Some(namespace) = namespace else { return page.done() };
     page.qword(0, namespace.blocks) // NSZE
         .qword(8, namespace.blocks) // NCAP
         .qword(16, namespace.used_blocks.min(namespace.blocks)) // NUSE
         .byte(24, u8::from(namespace.is_thin)) // NSFEAT: thin provisioning
+        .byte(30, u8::from(reach == Reach::Fabric)) // NMIC: several controllers have it
         .byte(33, 1 << 3 | 0b001) // DLFEAT: deallocated blocks read as zeroes, Write Zeroes may deallocate
         .byte(99, u8::from(namespace.is_read_only)) // NSATTR
         .put(104, &namespace.nguid) // NGUID
@@ -139,7 +168,7 @@ pub fn controller_list(controller: u16, from: u16) -> Vec<u8> {
 }
 
 /// Number of Queues: what Set Features grants of what was asked, both counted from zero.
-pub fn queues_granted(asked: u32) -> u32 {
-    let most = u32::from(IO_QUEUES_MAX) - 1;
+pub fn queues_granted(asked: u32, io_queues_max: u16) -> u32 {
+    let most = u32::from(io_queues_max) - 1;
     (asked & 0xFFFF).min(most) | (asked >> 16).min(most) << 16
 }

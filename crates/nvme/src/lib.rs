@@ -6,8 +6,9 @@
 //! ```
 //!
 //! A transport brings commands and moves data: a memory that a client shares ([`local`], by registers, doorbells and
-//! PRPs), or a connection. The [`Controller`] knows what a command means and what the device says of itself; it never
-//! sees a block's bytes. [`Queues`] is the part of a controller that only transports by memory have.
+//! PRPs), or a connection ([`tcp`]). The [`Controller`] knows what a command means and what the device says of itself; it
+//! never sees a block's bytes. [`Queues`] is the part of a controller that only transports by memory have, [`fabrics`]
+//! the part that only those by messages have.
 //!
 //! What it must never do: trust a word that came from a client (each is copied once and then checked), answer with a
 //! status that the standard does not have for the case, or hold more commands than [`COMMANDS_MAX`].
@@ -19,20 +20,26 @@
 
 mod command;
 mod controller;
+pub mod fabrics;
 mod features;
 mod identify;
 mod io;
 pub mod local;
 mod log;
 mod memory;
+mod planted;
 mod queues;
 pub mod registers;
 pub mod status;
+pub mod stream;
+pub mod tcp;
 #[cfg(test)]
 mod tests;
 
-pub use command::{COMMAND_BYTES, COMPLETION_BYTES, Command, Completion, DataPointer, admin, nvm};
-pub use controller::{Admin, Controller, Held, Identity, Namespace};
+pub use command::{
+    COMMAND_BYTES, COMPLETION_BYTES, Command, Completion, DataPointer, admin, fabrics as fabrics_command, nvm,
+};
+pub use controller::{Admin, Controller, Held, Identity, Namespace, Reach};
 pub use features::Features;
 pub use identify::IDENTIFY_BYTES;
 pub use io::{BlockRange, Direction, Io, RANGE_BYTES, RANGES_MAX, ranges};

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use osier_device::Status;
 
 use crate::command::{Command, admin, nvm};
-use crate::controller::Identity;
+use crate::controller::{Identity, Reach};
 use crate::identify::ERRORS_MAX;
 use crate::status::{self, INVALID_LOG_PAGE};
 
@@ -63,6 +63,8 @@ pub enum LogPage {
     ChangedNamespaces,
     /// 05h: Commands Supported and Effects.
     Effects,
+    /// 70h: Discovery.
+    Discovery,
 }
 
 /// What Get Log Page asks for.
@@ -90,6 +92,7 @@ pub fn wanted(command: &Command) -> Result<Wanted, Status> {
         0x03 => LogPage::Firmware,
         0x04 => LogPage::ChangedNamespaces,
         0x05 => LogPage::Effects,
+        0x70 => LogPage::Discovery,
         _ => return Err(INVALID_LOG_PAGE),
     };
     // NUMD counts dwords from zero: bits 31:16 of dword 10 below bits 15:0 of dword 11.
@@ -192,8 +195,11 @@ pub fn changed(namespaces: &[u32]) -> Vec<u8> {
     page
 }
 
+/// What only controllers by memory have.
+pub const QUEUE_COMMANDS: [u8; 4] = [admin::DELETE_SQ, admin::CREATE_SQ, admin::DELETE_CQ, admin::CREATE_CQ];
+
 /// Commands Supported and Effects: CSUPP in bit 0, LBCC (content changes) in bit 1.
-pub fn effects() -> Vec<u8> {
+pub fn effects(reach: Reach) -> Vec<u8> {
     const ADMIN: [u8; 12] = [
         admin::DELETE_SQ,
         admin::CREATE_SQ,
@@ -211,7 +217,8 @@ pub fn effects() -> Vec<u8> {
     const IO: [u8; 7] =
         [nvm::FLUSH, nvm::WRITE, nvm::READ, nvm::COMPARE, nvm::WRITE_ZEROES, nvm::DATASET_MANAGEMENT, nvm::VERIFY];
     let mut page = vec![0; 4096];
-    for opcode in ADMIN {
+    let has = |opcode: &u8| reach == Reach::Memory || !QUEUE_COMMANDS.contains(opcode);
+    for opcode in ADMIN.into_iter().filter(has) {
         page[usize::from(opcode) * 4] = 1 | u8::from(opcode == admin::FORMAT_NVM) << 1;
     }
     for opcode in IO {

@@ -256,7 +256,8 @@ impl Queues {
             self.finish_disabling(registers);
             return None;
         }
-        let vector = self.post(cqid, Completion { result, sqhd, sqid, cid, status }, registers, memory);
+        let vector =
+            self.post(cqid, Completion { result: u64::from(result), sqhd, sqid, cid, status }, registers, memory);
         if let Some(admin) = deletes {
             self.submission[usize::from(sqid)] = None;
             return self.complete((0, admin), (Status::SUCCESS, 0), registers, memory);

@@ -47,6 +47,12 @@ pub fn capabilities() -> u64 {
     u64::from(QUEUE_ENTRIES_MAX - 1) | 1 << 16 | 20 << 24 | DOORBELL_STRIDE_LOG2 << 32 | 1 << 37
 }
 
+/// The same of a controller over a fabric, whose queues have so many entries at most: there are no doorbells.
+#[must_use]
+pub fn over_fabric(entries_max: u16) -> u64 {
+    u64::from(entries_max - 1) | 1 << 16 | 20 << 24 | 1 << 37
+}
+
 /// Whether a controller can be enabled with this configuration: the NVM command set, pages of 4096 bytes, round robin.
 /// Entry sizes may be left zero until there are queues for I/O, and most hosts set them at once.
 #[must_use]

@@ -27,6 +27,10 @@ pub const SGL_LENGTH_INVALID: Status = Status(0x00F);
 pub const SGL_TYPE_INVALID: Status = Status(0x011);
 /// A PRP entry whose offset has to be zero, or a multiple of four or eight, is not.
 pub const PRP_OFFSET_INVALID: Status = Status(0x013);
+/// The offset of an SGL descriptor lies outside of the capsule.
+pub const SGL_OFFSET_INVALID: Status = Status(0x016);
+/// The transport lost or broke the command's data; it may be sent again.
+pub const TRANSIENT_TRANSPORT_ERROR: Status = Status(0x022);
 /// The namespace takes no writes.
 pub const NAMESPACE_WRITE_PROTECTED: Status = Status(0x020);
 /// The completion queue does not exist, or is the admin queue.
@@ -55,6 +59,14 @@ pub const NAMESPACE_ALREADY_ATTACHED: Status = Status(0x118);
 pub const NAMESPACE_NOT_ATTACHED: Status = Status(0x11A);
 /// A list of controllers that is none.
 pub const CONTROLLER_LIST_INVALID: Status = Status(0x11C);
+/// Connect: a record format that there is not.
+pub const CONNECT_INCOMPATIBLE_FORMAT: Status = Status(0x180);
+/// Connect: not now; it may be tried again.
+pub const CONNECT_BUSY: Status = Status(0x181);
+/// Connect: a parameter is wrong; dword 0 says which.
+pub const CONNECT_INVALID_PARAMETERS: Status = Status(0x182);
+/// Connect: this host is not let in.
+pub const CONNECT_INVALID_HOST: Status = Status(0x184);
 /// What is stored differs from what was given.
 pub const COMPARE_FAILURE: Status = Status(0x285);
 
@@ -75,6 +87,10 @@ pub fn field(status: Status) -> u16 {
             | ABORTED_BY_DELETION
             | COMMAND_ID_CONFLICT
             | EVENT_LIMIT_EXCEEDED
+            | TRANSIENT_TRANSPORT_ERROR
+            | CONNECT_BUSY
+            // What is wrong may be that the controller has gone meanwhile, and then the host begins anew.
+            | CONNECT_INVALID_PARAMETERS
     );
     (status.0 & 0x7FF) | if may_pass { 0 } else { DO_NOT_RETRY }
 }

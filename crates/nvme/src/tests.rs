@@ -77,6 +77,8 @@ fn identity() -> Identity {
         volatile_cache: true,
         warning_kelvin: 343,
         critical_kelvin: 358,
+        reach: Reach::Memory,
+        io_queues_max: IO_QUEUES_MAX,
     }
 }
 
@@ -251,7 +253,7 @@ fn every_command_ends_once_on_small_queues() {
                     queues.go_on(&host, &host, &mut vectors);
                     if let Some(ended) = pair.pop(&host) {
                         assert!(expected.remove(&ended.cid), "seed {seed}: {} ended twice", ended.cid);
-                        assert_eq!((ended.status, ended.result), (Status(ended.cid % 5), u32::from(ended.cid)));
+                        assert_eq!((ended.status, ended.result), (Status(ended.cid % 5), u64::from(ended.cid)));
                         sqhd = u32::from(ended.sqhd);
                     }
                 }
@@ -407,7 +409,7 @@ proptest! {
         let command = Command::decode(&raw);
         prop_assert_eq!(Command::decode(&command.encode()), command);
         let completion = Completion {
-            result: u32::from_le_bytes([entry[0], entry[1], entry[2], entry[3]]),
+            result: u64::from_le_bytes(more[..8].try_into().unwrap()),
             sqhd: u16::from(entry[4]),
             sqid: u16::from(entry[5]),
             cid: command.cid,

@@ -8,9 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use clap::Args;
 use osier_domain::Side;
-use osier_front::dashboard::{
-    self, Actor, Client, Dies, DomainProcess, HttpError, Live, Move, Source, Status, Traffic,
-};
+use osier_front::dashboard::{self, Actor, Client, Dies, DomainProcess, Live, Move, Source, Status, Traffic};
 use osier_runtime::control::Gauge;
 use osier_runtime::traffic::{Kind, LATENCY_BOUNDS_NS};
 use osier_runtime::{Attached, RuntimeError};
@@ -20,8 +18,6 @@ use crate::exit::{Exit, Failure};
 use crate::home;
 use crate::output::tell;
 
-/// Between two looks whether it is to stop.
-const LOOK: Duration = Duration::from_millis(50);
 /// Readers within that time see the same.
 const FRESH: Duration = Duration::from_millis(100);
 /// Moves that are shown.
@@ -55,14 +51,12 @@ pub fn run(args: &DashboardArgs, context: &Context) -> Result<Exit> {
     // A device that does not exist is said now, and not to the first reader.
     observer.see()?;
     let stop = crate::signals::stop_flag()?;
-    let server = dashboard::serve(Arc::new(observer), args.listen, args.allow_remote).map_err(|error| {
-        let code = if matches!(error, HttpError::Remote(_)) { Exit::BadInput } else { Exit::Failure };
-        Failure::new(code, error.to_string())
-    })?;
-    tell!("osier: {name} is shown at http://{}", server.address());
-    while !stop.is_set() {
-        std::thread::sleep(LOOK);
+    let server = dashboard::serve(Arc::new(observer), args.listen, args.allow_remote)
+        .map_err(|error| Failure::new(fronts::code_of_listening(&error), error.to_string()))?;
+    if let Some(address) = server.tcp() {
+        tell!("osier: {name} is shown at http://{address}");
     }
+    fronts::await_stop(&stop);
     Ok(Exit::Ok)
 }
 

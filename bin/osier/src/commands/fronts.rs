@@ -13,11 +13,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
+use osier_front::ListenError;
 use rustix::process::{Pid, Signal};
 use serde::Deserialize;
 
 use crate::exit::{Exit, Failure};
 use crate::output::tell;
+use crate::signals::StopFlag;
 
 /// Says to a front end whose it is: the process to die with.
 const OF: &str = "OSIER_FRONT_OF";
@@ -27,6 +29,8 @@ const FIRST: Duration = Duration::from_secs(2);
 const PAUSE: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
 /// One that was up for so long is restarted as if for the first time.
 const LONG: Duration = Duration::from_secs(60);
+/// Between two looks of a front end whether it is to stop.
+const LOOK: Duration = Duration::from_millis(50);
 /// How long they may take to stop together before they are killed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -38,6 +42,9 @@ pub struct FrontsArgs {
     /// Serve NBD at this address, such as 127.0.0.1:10809, or at a Unix socket of this path; may be repeated
     #[arg(long, value_name = "ADDRESS:PORT|PATH")]
     pub nbd: Vec<String>,
+    /// Serve NVMe/TCP at this address, such as 127.0.0.1:4420
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub nvme_tcp: Option<SocketAddr>,
     /// Show the dashboard and metrics at this address, such as 127.0.0.1:9630
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub dashboard: Option<SocketAddr>,
@@ -51,6 +58,7 @@ impl FrontsArgs {
     pub fn or(self, configured: &FrontsArgs) -> FrontsArgs {
         FrontsArgs {
             nbd: if self.nbd.is_empty() { configured.nbd.clone() } else { self.nbd },
+            nvme_tcp: self.nvme_tcp.or(configured.nvme_tcp),
             dashboard: self.dashboard.or(configured.dashboard),
             allow_remote: self.allow_remote || configured.allow_remote,
         }
@@ -70,8 +78,10 @@ impl FrontsArgs {
             let option = if place.parse::<SocketAddr>().is_ok() { "--listen" } else { "--unix" };
             add("nbd", option, place);
         }
-        if let Some(address) = self.dashboard {
-            add("dashboard", "--listen", &address.to_string());
+        for (command, address) in [("nvme-tcp", self.nvme_tcp), ("dashboard", self.dashboard)] {
+            if let Some(address) = address {
+                add(command, "--listen", &address.to_string());
+            }
         }
         commands
     }
@@ -252,6 +262,21 @@ pub fn tie_to_supervisor() -> Result<()> {
     Ok(())
 }
 
+/// Waits until it is told to stop.
+pub fn await_stop(stop: &StopFlag) {
+    while !stop.is_set() {
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// The exit code of a server that cannot listen.
+pub fn code_of_listening(error: &ListenError) -> Exit {
+    match error {
+        ListenError::Remote(_) | ListenError::Nowhere | ListenError::NoSocket(_) => Exit::BadInput,
+        ListenError::PortTaken(_) | ListenError::SocketTaken(_) | ListenError::System { .. } => Exit::Failure,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -260,6 +285,7 @@ mod tests {
     fn what_the_command_line_says_goes_before_the_configuration() {
         let configured = FrontsArgs {
             nbd: vec!["/run/d.nbd".into()],
+            nvme_tcp: None,
             dashboard: Some(([127, 0, 0, 1], 1).into()),
             allow_remote: false,
         };
@@ -273,6 +299,7 @@ mod tests {
     fn each_front_end_is_a_command_of_this_program() {
         let fronts = FrontsArgs {
             nbd: vec!["127.0.0.1:10809".into(), "/run/d.nbd".into()],
+            nvme_tcp: Some(([127, 0, 0, 1], 4420).into()),
             dashboard: Some(([127, 0, 0, 1], 9630).into()),
             allow_remote: true,
         };
@@ -282,6 +309,7 @@ mod tests {
         let expected = [
             "nbd /d --listen 127.0.0.1:10809 --allow-remote",
             "nbd /d --unix /run/d.nbd --allow-remote",
+            "nvme-tcp /d --listen 127.0.0.1:4420 --allow-remote",
             "dashboard /d --listen 127.0.0.1:9630 --allow-remote",
         ];
         assert_eq!(text, expected);

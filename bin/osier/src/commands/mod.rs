@@ -10,6 +10,7 @@ pub mod exp;
 pub mod fault;
 pub mod fronts;
 pub mod nbd;
+pub mod nvme_tcp;
 pub mod replay;
 pub mod run;
 pub mod sched;
@@ -101,6 +102,7 @@ pub fn run(command: Command, context: &Context) -> anyhow::Result<Exit> {
         Command::Demo(args) => demo::run(&args, context),
         Command::Serve(args) => serve::run(&args, context),
         Command::Nbd(args) => nbd::run(&args, context),
+        Command::NvmeTcp(args) => nvme_tcp::run(&args, context),
         Command::Dashboard(args) => dashboard::run(&args, context),
         Command::Window(command) => window::run(&command, context),
         Command::Run(args) => run::run(&args, context),

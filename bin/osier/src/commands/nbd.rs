@@ -3,20 +3,18 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use osier_front::nbd::{Config, DeviceExport, Export, ServeError, Server};
+use osier_front::DeviceExport;
+use osier_front::nbd::{Config, ServeError, Server};
+use osier_front::volume::Export;
 use osier_runtime::clients;
 
 use super::{Context, fronts};
 use crate::exit::{Exit, Failure};
 use crate::home;
 use crate::output::tell;
-
-/// Between two looks whether it is to stop.
-const LOOK: Duration = Duration::from_millis(50);
 
 /// Serve a running device over NBD until SIGINT or SIGTERM
 ///
@@ -49,7 +47,7 @@ pub fn run(args: &NbdArgs, context: &Context) -> Result<Exit> {
     fronts::tie_to_supervisor()?;
     let image = context.image_path(&args.device)?;
     let name = args.name.clone().unwrap_or_else(|| home::name_of(&image));
-    let export = DeviceExport::new(name.clone(), clients::socket(&image));
+    let export = DeviceExport::new("nbd", name.clone(), clients::socket(&image));
     // A device that is not up is said now, and not to the first client.
     drop(export.open().map_err(|why| Failure::new(Exit::Missing, why))?);
     let stop = crate::signals::stop_flag()?;
@@ -63,18 +61,14 @@ pub fn run(args: &NbdArgs, context: &Context) -> Result<Exit> {
     if let Some(path) = &args.unix {
         tell!("osier: {name} is served at nbd+unix:///?socket={}", path.display());
     }
-    while !stop.is_set() {
-        std::thread::sleep(LOOK);
-    }
+    fronts::await_stop(&stop);
     server.stop();
     Ok(Exit::Ok)
 }
 
 fn code_of(error: &ServeError) -> Exit {
     match error {
-        ServeError::Remote(_) | ServeError::Nowhere | ServeError::Name { .. } | ServeError::NoSocket(_) => {
-            Exit::BadInput
-        }
-        ServeError::PortTaken(_) | ServeError::SocketTaken(_) | ServeError::System { .. } => Exit::Failure,
+        ServeError::Name { .. } => Exit::BadInput,
+        ServeError::Listen(error) => fronts::code_of_listening(error),
     }
 }

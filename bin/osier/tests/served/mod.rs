@@ -1,4 +1,4 @@
-//! A device that is served by a process of its own, for tests.
+//! What the tests of programs that use a device's blocks share: a device that is served.
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
@@ -19,16 +19,21 @@ pub struct Served {
 }
 
 impl Served {
+    /// Of 64 MiB.
     pub fn new(options: &[&str]) -> Served {
-        let mut served = Served::down(options);
+        Served::sized("64MiB", options)
+    }
+
+    pub fn sized(capacity: &str, options: &[&str]) -> Served {
+        let mut served = Served::down(capacity, options);
         served.start();
         served
     }
 
     /// A device that is not up yet.
-    pub fn down(options: &[&str]) -> Served {
+    pub fn down(capacity: &str, options: &[&str]) -> Served {
         let home = tempfile::tempdir().unwrap();
-        let made = osier(&home, &["device", "create", "d", "--capacity", "64MiB"]).output().unwrap();
+        let made = osier(&home, &["device", "create", "d", "--capacity", capacity]).output().unwrap();
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         let options = options.iter().map(|o| (*o).to_owned()).collect();
         Served { home, process: None, options }

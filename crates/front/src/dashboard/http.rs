@@ -3,11 +3,12 @@
 //! RFC 9110 and 9112. A request is bounded in bytes and in time, and so are the connections at a time.
 
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use crate::listen::{ListenError, Listening, Places, Service, Visitor};
 
 /// Bytes of a request's head.
 const HEAD_BYTES_MAX: usize = 8 << 10;
@@ -17,30 +18,6 @@ const HEADERS_MAX: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Connections at a time.
 const CONNECTIONS_MAX: usize = 32;
-/// Between two looks whether to stop.
-const LOOK: Duration = Duration::from_millis(50);
-
-/// Why nobody is served.
-#[derive(Debug, thiserror::Error)]
-pub enum HttpError {
-    /// Other machines would reach it.
-    #[error(
-        "{0} is an address that other machines reach, and the dashboard has no password: give a loopback address \
-         (127.0.0.1), or say that remote readers are wanted (--allow-remote)"
-    )]
-    Remote(SocketAddr),
-    /// The port is taken.
-    #[error("cannot listen at {0}: another program does; end it, or choose another port (0 for any free one)")]
-    PortTaken(SocketAddr),
-    /// The system refused something else.
-    #[error("cannot {what}: {source}")]
-    System {
-        /// What was attempted, on what.
-        what: String,
-        /// Why.
-        source: io::Error,
-    },
-}
 
 /// An answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,102 +48,52 @@ pub const PLAIN: &str = "text/plain; charset=utf-8";
 /// What answers for a path.
 pub type Handler = dyn Fn(&str) -> Response + Send + Sync;
 
-/// Listens until it is dropped.
-pub struct HttpServer {
-    address: SocketAddr,
-    stops: Arc<AtomicBool>,
-    listener: Option<JoinHandle<()>>,
+struct Pages {
+    handler: Arc<Handler>,
+    /// Nobody else's names lead here.
+    is_loopback: bool,
 }
+
+impl Service for Pages {
+    const NAME: &'static str = "http";
+
+    fn serve(&self, visitor: Visitor<'_>) {
+        // The connection of one too many closes, and a browser tries again.
+        if visitor.is_too_many {
+            return;
+        }
+        if let Err(error) = serve(visitor.socket, self.handler.as_ref(), self.is_loopback) {
+            tracing::debug!(%error, "a reader has gone");
+        }
+    }
+}
+
+/// Listens until it is dropped.
+pub struct HttpServer(Listening<Pages>);
 
 impl HttpServer {
     /// Begins to listen; port 0 is any free one.
     ///
     /// # Errors
     /// When the address is one that other machines reach and nobody allowed it, or cannot be had.
-    pub fn start(address: SocketAddr, allow_remote: bool, handler: Arc<Handler>) -> Result<HttpServer, HttpError> {
-        if !address.ip().is_loopback() && !allow_remote {
-            return Err(HttpError::Remote(address));
-        }
-        let what = format!("listen at {address}");
-        let system = |source: io::Error| match source.kind() {
-            io::ErrorKind::AddrInUse => HttpError::PortTaken(address),
-            _ => HttpError::System { what: what.clone(), source },
-        };
-        let listener = TcpListener::bind(address).map_err(system)?;
-        listener.set_nonblocking(true).map_err(system)?;
-        let bound = listener.local_addr().map_err(system)?;
-        let stops = Arc::new(AtomicBool::new(false));
-        let stop = Arc::clone(&stops);
-        let thread = std::thread::Builder::new()
-            .name("http-listen".to_owned())
-            .spawn(move || listen(&listener, &stop, &handler, bound))
-            .map_err(system)?;
-        Ok(HttpServer { address: bound, stops, listener: Some(thread) })
+    pub fn start(address: SocketAddr, allow_remote: bool, handler: Arc<Handler>) -> Result<HttpServer, ListenError> {
+        let places = Places { tcp: Some(address), unix: None, allow_remote, clients_max: CONNECTIONS_MAX };
+        let is_loopback = address.ip().is_loopback();
+        Ok(HttpServer(Listening::start(Pages { handler, is_loopback }, places)?))
     }
 
     /// Where it listens.
     #[must_use]
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    pub fn tcp(&self) -> Option<SocketAddr> {
+        self.0.tcp()
     }
 }
 
-impl Drop for HttpServer {
-    fn drop(&mut self) {
-        self.stops.store(true, Ordering::Release);
-        if let Some(thread) = self.listener.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the thread that listens for readers had panicked");
-        }
-    }
-}
-
-fn listen(listener: &TcpListener, stops: &AtomicBool, handler: &Arc<Handler>, address: SocketAddr) {
-    let count = Arc::new(AtomicUsize::new(0));
-    while !stops.load(Ordering::Acquire) {
-        let stream = match listener.accept() {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                if error.kind() != io::ErrorKind::WouldBlock {
-                    tracing::warn!(%error, "cannot take a reader; trying again");
-                }
-                std::thread::sleep(LOOK);
-                continue;
-            }
-        };
-        let present = Present(Arc::clone(&count));
-        if present.0.fetch_add(1, Ordering::AcqRel) >= CONNECTIONS_MAX {
-            // Its connection closes, and a browser tries again.
-            continue;
-        }
-        let handler = Arc::clone(handler);
-        let serve = move || {
-            let _present = present;
-            if let Err(error) = serve(stream, handler.as_ref(), address.ip()) {
-                tracing::debug!(%error, "a reader has gone");
-            }
-        };
-        if let Err(error) = std::thread::Builder::new().name("http".to_owned()).spawn(serve) {
-            tracing::warn!(%error, "no thread for a reader");
-        }
-    }
-}
-
-/// A connection counts as long as this lives.
-struct Present(Arc<AtomicUsize>);
-
-impl Drop for Present {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-fn serve(mut stream: TcpStream, handler: &Handler, listens_at: IpAddr) -> io::Result<()> {
-    stream.set_nonblocking(false)?;
+fn serve(socket: &OwnedFd, handler: &Handler, is_loopback: bool) -> io::Result<()> {
+    let mut stream = TcpStream::from(socket.try_clone()?);
     stream.set_write_timeout(Some(PATIENCE))?;
     let Some(head) = receive(&mut stream)? else { return Ok(()) };
-    let (response, with_body) = answer(&head, handler, listens_at.is_loopback());
+    let (response, with_body) = answer(&head, handler, is_loopback);
     let length = response.body.len();
     let mut bytes = format!(
         "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {length}\r\nCache-Control: no-store\r\n\
@@ -291,14 +218,14 @@ mod tests {
     fn readers_come_over_a_socket_and_a_broken_one_harms_nobody() {
         let server = HttpServer::start(([127, 0, 0, 1], 0).into(), false, Arc::new(hello)).expect("a free port");
         let ask = |text: &[u8]| {
-            let mut stream = TcpStream::connect(server.address()).expect("it listens");
+            let mut stream = TcpStream::connect(server.tcp().expect("an address")).expect("it listens");
             stream.write_all(text).expect("it reads");
             let mut answer = String::new();
             // One that is refused early may see a reset behind its answer.
             let _ = stream.read_to_string(&mut answer);
             answer
         };
-        drop(TcpStream::connect(server.address()));
+        drop(TcpStream::connect(server.tcp().expect("an address")));
         assert!(ask(&vec![b'x'; HEAD_BYTES_MAX]).starts_with("HTTP/1.1 4"));
         let good = ask(b"GET /a HTTP/1.1\r\nHost: localhost\r\n\r\n");
         assert!(good.starts_with("HTTP/1.1 200 OK\r\n") && good.ends_with("\r\n\r\nhere"), "{good}");
@@ -309,9 +236,9 @@ mod tests {
     #[test]
     fn it_does_not_listen_for_other_machines_unless_it_is_told() {
         let refused = HttpServer::start(([0, 0, 0, 0], 0).into(), false, Arc::new(hello));
-        assert!(matches!(refused, Err(HttpError::Remote(_))));
+        assert!(matches!(refused, Err(ListenError::Remote(_))));
         let first = HttpServer::start(([127, 0, 0, 1], 0).into(), false, Arc::new(hello)).expect("a free port");
-        let second = HttpServer::start(first.address(), false, Arc::new(hello));
-        assert!(matches!(second, Err(HttpError::PortTaken(_))));
+        let second = HttpServer::start(first.tcp().expect("an address"), false, Arc::new(hello));
+        assert!(matches!(second, Err(ListenError::PortTaken(_))));
     }
 }

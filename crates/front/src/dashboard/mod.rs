@@ -19,10 +19,12 @@ mod tests;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-pub use http::{HttpError, HttpServer};
+pub use http::HttpServer;
 pub use status::{Actor, Client, Dies, DomainProcess, Live, Move, Status, Traffic};
 
 use http::{PLAIN, Response};
+
+use crate::listen::ListenError;
 
 /// Where the figures come from.
 pub trait Source: Send + Sync {
@@ -37,7 +39,7 @@ pub trait Source: Send + Sync {
 ///
 /// # Errors
 /// When the address is one that other machines reach and nobody allowed it, or cannot be had.
-pub fn serve(source: Arc<dyn Source>, address: SocketAddr, allow_remote: bool) -> Result<HttpServer, HttpError> {
+pub fn serve(source: Arc<dyn Source>, address: SocketAddr, allow_remote: bool) -> Result<HttpServer, ListenError> {
     HttpServer::start(address, allow_remote, Arc::new(move |path: &str| answer(source.as_ref(), path)))
 }
 

@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 use super::lock::{Hold, Lane, RangeLock};
 use super::planted::{self, Bug};
-use super::pool::Pool;
 use super::session::{Answer, Command, Failure, Info, Payload, Request};
 use super::slab::Slab;
 use super::span::Span;
-use super::volume::{BLOCK_BYTES, Ended, Extent, Operation, Outcome, RANGE_BLOCKS_MAX, Volume, VolumeError};
 use super::wire::Errno;
+use crate::volume::{BLOCK_BYTES, Ended, Extent, Operation, Outcome, RANGE_BLOCKS_MAX, Volume, VolumeError};
+use osier_nvme::stream::Pool;
 
 /// Blocks of one read that brings something into the device's cache: its bytes are of no use here.
 const CACHE_PIECE_BLOCKS: u64 = 32;

@@ -2,8 +2,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::nbd::memory::{Disk, MemoryExport};
-use crate::nbd::volume::Export;
+use crate::memory::{Disk, MemoryExport};
+use crate::volume::Export;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -86,11 +86,8 @@ fn a_patch_is_alone_on_its_blocks_among_threads() {
     let owners: [AtomicU64; 2] = Default::default();
     let hold = |lane: &Lane, hold: Hold| {
         while !lane.is_granted(&hold) {
-            crate::nbd::sys::wait(
-                &[crate::nbd::sys::Wait { fd: lane.event(), to_read: true, to_write: false }],
-                Some(20_000),
-            )
-            .unwrap();
+            crate::sys::wait(&[crate::sys::Wait { fd: lane.event(), to_read: true, to_write: false }], Some(20_000))
+                .unwrap();
             lane.clear();
         }
         hold

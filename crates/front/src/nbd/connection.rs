@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use super::bytes::Bytes;
 use super::lock::RangeLock;
 use super::session::{Answer, End, Event, Limits, Refusal, Session};
-use super::sys::{self, Patience, Wait};
-use super::volume::Export;
+use crate::sys::{self, Patience, Wait};
+use crate::volume::Export;
 
 /// Parts of replies that are sent in one call.
 const PARTS_SENT_MAX: usize = 128;

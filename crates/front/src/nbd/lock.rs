@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::planted::{self, Bug};
-use super::sys::Waker;
+use crate::sys::Waker;
 
 /// The lock of one export.
 #[derive(Default)]

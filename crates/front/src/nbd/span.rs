@@ -1,6 +1,6 @@
 //! A range of bytes, and the blocks it touches.
 
-use super::volume::BLOCK_BYTES;
+use crate::volume::BLOCK_BYTES;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 

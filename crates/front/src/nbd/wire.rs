@@ -2,6 +2,8 @@
 //!
 //! Sections are those of `doc/proto.md` of the NBD project; all integers are big-endian ("Conventions").
 
+use osier_nvme::stream::Head;
+
 /// Longest string: "Conventions".
 pub const STRING_BYTES_MAX: usize = 4096;
 /// "Newstyle negotiation": NBDMAGIC, and IHAVEOPT before every option.
@@ -370,33 +372,6 @@ pub struct Addressee {
     pub cookie: u64,
     /// The offset of the request, which extended replies repeat.
     pub offset: u64,
-}
-
-/// The longest fixed part of a reply: that of NBD_REPLY_TYPE_OFFSET_HOLE with an extended header.
-pub const HEAD_BYTES_MAX: usize = 44;
-
-/// The fixed part of a reply.
-#[derive(Debug, Clone, Copy)]
-pub struct Head {
-    bytes: [u8; HEAD_BYTES_MAX],
-    length: u8,
-}
-
-impl Head {
-    fn new() -> Head {
-        Head { bytes: [0; HEAD_BYTES_MAX], length: 0 }
-    }
-
-    fn with(mut self, part: &[u8]) -> Head {
-        let from = usize::from(self.length);
-        self.bytes[from..from + part.len()].copy_from_slice(part);
-        self.length += part.len() as u8;
-        self
-    }
-
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.length)]
-    }
 }
 
 /// "Simple reply message".

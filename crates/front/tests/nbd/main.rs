@@ -7,7 +7,7 @@ mod memory;
 mod raw;
 mod serving;
 
-use osier_front::nbd::volume;
+use osier_front::volume;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,8 @@ use std::process::{Command, Output};
 use std::sync::{Arc, Once};
 
 use memory::{Disk, MemoryExport};
-use osier_front::nbd::{Config, Export, Server};
+use osier_front::nbd::{Config, Server};
+use osier_front::volume::Export;
 
 /// A server over memory, and where it is.
 struct Rig {

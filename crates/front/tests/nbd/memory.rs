@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
-use super::volume::{BLOCK_BYTES, Ended, Export, Extent, Operation, Outcome, Volume, VolumeError};
+use super::volume::{About, BLOCK_BYTES, Ended, Export, Extent, Operation, Outcome, Volume, VolumeError};
 
 /// A namespace in memory, which any number of volumes are views of.
 pub struct Disk {
@@ -87,6 +87,10 @@ impl Disk {
     }
 }
 
+fn about() -> About {
+    About { model: "Memory".to_owned(), nguid: *b"memory of a test", has_volatile_cache: true }
+}
+
 /// A volume that does what it is asked at once.
 struct Prompt {
     disk: Arc<Disk>,
@@ -104,6 +108,10 @@ impl Volume for Prompt {
 
     fn is_read_only(&self) -> bool {
         self.disk.is_read_only
+    }
+
+    fn about(&self) -> About {
+        about()
     }
 
     fn transfer_blocks_max(&self) -> u32 {
@@ -174,6 +182,10 @@ impl Volume for Late {
 
     fn is_read_only(&self) -> bool {
         self.disk.is_read_only
+    }
+
+    fn about(&self) -> About {
+        about()
     }
 
     fn transfer_blocks_max(&self) -> u32 {

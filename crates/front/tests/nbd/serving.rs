@@ -6,7 +6,9 @@ use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use osier_front::nbd::{Config, Export, Limits, ServeError, Server};
+use osier_front::ListenError;
+use osier_front::nbd::{Config, Limits, ServeError, Server};
+use osier_front::volume::Export;
 
 use super::Rig;
 use super::memory::{Disk, MemoryExport};
@@ -40,7 +42,7 @@ fn a_port_in_use_and_no_address_at_all_are_said_to_be_that() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let text = refusal(at(&taken.local_addr().unwrap().to_string()));
     assert!(text.contains("another program does") && text.contains("choose another port"), "{text}");
-    assert!(matches!(Server::start(exports(), Config::default()), Err(ServeError::Nowhere)));
+    assert!(matches!(Server::start(exports(), Config::default()), Err(ServeError::Listen(ListenError::Nowhere))));
     assert!(matches!(Server::start(Vec::new(), at("127.0.0.1:0")), Err(ServeError::Name { .. })));
     let twice = [exports(), exports()].concat();
     assert!(Server::start(twice, at("127.0.0.1:0")).unwrap_err().to_string().contains("another one has that name"));

@@ -20,8 +20,8 @@ use osier_domain::message::FLAG_FUA;
 use osier_domain::{Nanos, Opcode, STREAMS_MAX, Status, StreamId, Tag};
 use osier_nvme::local::{BELL, Welcome, armed};
 use osier_nvme::{
-    Admin, BLOCK_BYTES, BlockRange, Change, Command, Controller, Direction, Health, HostMemory, Identity, Io,
-    Namespace, OutOfMemory, Queues, RANGE_BYTES, Registers, admin, resolve, status,
+    Admin, BLOCK_BYTES, BlockRange, Change, Command, Controller, Direction, Health, HostMemory, IO_QUEUES_MAX,
+    Identity, Io, Namespace, OutOfMemory, Queues, RANGE_BYTES, Reach, Registers, admin, resolve, status,
 };
 use osier_pmr::{Backing, DOORBELL_BYTES, Doorbell, Object, ObjectKind, Region, pass};
 use serde::{Deserialize, Serialize};
@@ -255,7 +255,10 @@ impl Clients {
             let index = self.next_client;
             let Some(client) = self.clients[index].as_mut().filter(|client| !client.gone) else { continue };
             match client.queues.look(&client.registers) {
-                Change::Reset => client.controller.reset(),
+                Change::Reset => {
+                    // In memory the client forgets what it asked for.
+                    client.controller.reset();
+                }
                 Change::ShutDown => client.shuts_down = true,
                 Change::None => {}
             }
@@ -597,5 +600,7 @@ fn identity(setup: &Setup) -> Identity {
         // Zero says that there is none.
         warning_kelvin: throttle.first().map_or(0, |step| kelvin(step.enter_millicelsius)),
         critical_kelvin: shut_down.map_or(0, |step| kelvin(step.enter_millicelsius)),
+        reach: Reach::Memory,
+        io_queues_max: IO_QUEUES_MAX,
     }
 }

@@ -14,20 +14,17 @@
 //! - what is buffered is bounded by [`Limits`]: a session that has enough takes no more bytes until something is sent
 //!   or answered.
 
-mod input;
 mod options;
 mod transmission;
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
-use super::outbox::{Outbox, Part};
 use super::planted::{self, Bug};
-use super::pool::Pool;
-use super::volume::BLOCK_BYTES;
 use super::wire::{self, Errno, OptionHeader};
-use input::Input;
+use crate::volume::BLOCK_BYTES;
 use options::{Negotiation, Opening};
+use osier_nvme::stream::{Input, Outbox, Part, Pool};
 use transmission::Transmission;
 pub use transmission::{Answer, Command, Failure, Payload, Request};
 

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use super::transmission::Transmission;
 use super::{End, Event, Info, Phase, Session, Step};
-use crate::nbd::outbox::Part;
-use crate::nbd::volume::BLOCK_BYTES;
 use crate::nbd::wire::{
     self, CLIENT_FLAGS_BYTES, ContextRequest, Headers, InfoRequest, OptionHeader, export_flag, option, reply,
 };
+use crate::volume::BLOCK_BYTES;
+use osier_nvme::stream::Part;
 
 /// What was agreed on so far.
 pub struct Negotiation {

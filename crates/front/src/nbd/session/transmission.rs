@@ -1,13 +1,13 @@
 //! The transmission phase: requests, and their replies.
 
 use super::{End, Event, Failure as Refused, Info, Refusal, Step, Stream};
-use crate::nbd::outbox::Part;
 use crate::nbd::planted::{self, Bug};
-use crate::nbd::pool::Pool;
 use crate::nbd::slab::Slab;
 use crate::nbd::span::Span;
-use crate::nbd::volume::BLOCK_BYTES;
 use crate::nbd::wire::{self, Addressee, Errno, Headers, RequestHeader, command, command_flag};
+use crate::volume::BLOCK_BYTES;
+use osier_nvme::stream::Part;
+use osier_nvme::stream::Pool;
 
 /// Bytes in buffers of whole blocks: the blocks that the span touches, cut into pieces of equal size, the last one
 /// shorter. Of the first and the last block, only what lies in the span means something.

@@ -9,12 +9,12 @@ use super::grammar::{
     BLOCK, Conversation, EXPORTS, Expected, OPTION_BYTES_MAX, Outcome, REQUEST_BYTES_MAX, conversation,
 };
 use super::replies::{Check, Replies, Style};
+use crate::memory::{Disk, MemoryExport};
 use crate::nbd::bytes::Bytes;
 use crate::nbd::lock::RangeLock;
-use crate::nbd::memory::{Disk, MemoryExport};
 use crate::nbd::planted::{Bug, plant};
 use crate::nbd::session::{Event, Limits, Session};
-use crate::nbd::volume::Export;
+use crate::volume::Export;
 
 const CASES: u64 = 200_000;
 

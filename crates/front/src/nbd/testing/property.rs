@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use super::Rng;
 use super::replies::{Check, Replies, Reply, Style};
+use crate::memory::Disk;
 use crate::nbd::bytes::Bytes;
 use crate::nbd::lock::RangeLock;
-use crate::nbd::memory::Disk;
 use crate::nbd::planted::{Bug, plant};
 use crate::nbd::session::{Event, Limits, Session};
-use crate::nbd::volume::{BLOCK_BYTES, Ended, Operation, Volume};
+use crate::volume::{About, BLOCK_BYTES, Ended, Operation, Volume};
 
 const SEEDS: u64 = 300;
 const BLOCKS: u64 = 6;
@@ -46,6 +46,10 @@ impl Volume for Shuffled {
 
     fn is_read_only(&self) -> bool {
         false
+    }
+
+    fn about(&self) -> About {
+        About { model: String::new(), nguid: [0; 16], has_volatile_cache: true }
     }
 
     fn transfer_blocks_max(&self) -> u32 {

@@ -10,18 +10,28 @@ pub struct Input {
 }
 
 impl Input {
+    /// A buffer of so many bytes.
+    #[must_use]
     pub fn new(bytes: usize) -> Input {
         Input { bytes: vec![0; bytes], start: 0, end: 0, skipped: 0 }
     }
 
+    /// Whether nothing is there.
+    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.start == self.end
     }
 
+    /// What is there.
+    #[must_use]
     pub fn staged(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
 
+    /// Lets go of the first bytes.
+    ///
+    /// # Panics
+    /// When there are fewer.
     pub fn consume(&mut self, bytes: usize) {
         self.start += bytes;
         assert!(self.start <= self.end);
@@ -41,6 +51,7 @@ impl Input {
     }
 
     /// Whether bytes that are still to come are let go.
+    #[must_use]
     pub fn is_skipping(&self) -> bool {
         self.skipped > 0
     }
@@ -63,6 +74,10 @@ impl Input {
         &mut self.bytes[self.end..]
     }
 
+    /// So many bytes were put into [`Input::free`].
+    ///
+    /// # Panics
+    /// When it has less room.
     pub fn filled(&mut self, bytes: usize) {
         self.end += bytes;
         assert!(self.end <= self.bytes.len());

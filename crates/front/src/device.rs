@@ -5,12 +5,12 @@
 
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use osier_client::{Ask, Queue, Slot};
 use osier_device::Status;
 
-use super::volume::{BLOCK_BYTES, Ended, Export, Extent, Operation, Outcome, Volume, VolumeError};
+use crate::volume::{About, BLOCK_BYTES, Ended, Export, Extent, Operation, Outcome, Volume, VolumeError};
 
 /// Requests of a connection that are under way at the device.
 const DEPTH: u16 = 32;
@@ -18,20 +18,23 @@ const DEPTH: u16 = 32;
 const TRANSFER_BYTES: u32 = 128 << 10;
 /// How long a device may stay away.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long it is tried at a time to attach to one that comes back: whoever waits may have to look at its client.
+const TRY: Duration = Duration::from_millis(100);
 /// NVM Command Set: the namespace is write protected.
 const WRITE_PROTECTED: Status = Status(0x020);
 
 /// Namespace 1 of a device.
 pub struct DeviceExport {
+    front: &'static str,
     name: String,
     socket: PathBuf,
 }
 
 impl DeviceExport {
-    /// The device that is served at a socket, under a name for clients.
+    /// The device that is served at a socket, under a name for clients; `front` is what the device knows its queues by.
     #[must_use]
-    pub fn new(name: String, socket: PathBuf) -> DeviceExport {
-        DeviceExport { name, socket }
+    pub fn new(front: &'static str, name: String, socket: PathBuf) -> DeviceExport {
+        DeviceExport { front, name, socket }
     }
 }
 
@@ -41,10 +44,11 @@ impl Export for DeviceExport {
     }
 
     fn open(&self) -> Result<Box<dyn Volume>, String> {
-        let name = format!("nbd {}", self.name);
+        let name = format!("{} {}", self.front, self.name);
         let queue = Queue::attach_as(&self.socket, DEPTH, TRANSFER_BYTES, &name).map_err(|error| error.to_string())?;
         let out = (0..DEPTH).map(|_| None).collect();
-        Ok(Box::new(DeviceVolume { queue, out, ended: Vec::new(), is_armed: false, has_failed: false }))
+        let ended = Vec::new();
+        Ok(Box::new(DeviceVolume { queue, out, ended, is_armed: false, lost: None, has_failed: false }))
     }
 }
 
@@ -62,6 +66,8 @@ struct DeviceVolume {
     ended: Vec<Ended>,
     /// Somebody waits for the event: it may have come because the device has gone.
     is_armed: bool,
+    /// Since when the device has been away, if it is.
+    lost: Option<Instant>,
     has_failed: bool,
 }
 
@@ -109,6 +115,15 @@ impl Volume for DeviceVolume {
         self.queue.namespace().is_read_only
     }
 
+    fn about(&self) -> About {
+        let info = self.queue.namespace();
+        About {
+            model: format!("Osier {}", self.queue.device()),
+            nguid: info.nguid,
+            has_volatile_cache: info.has_volatile_cache,
+        }
+    }
+
     fn transfer_blocks_max(&self) -> u32 {
         TRANSFER_BYTES / BLOCK_BYTES as u32
     }
@@ -152,12 +167,17 @@ impl Volume for DeviceVolume {
             ended.extend(self.end(slot, status));
         }
         let woken_for_nothing = std::mem::take(&mut self.is_armed) && ended.len() == before;
-        if woken_for_nothing && !self.has_failed && self.queue.has_lost_device() {
-            if let Err(error) = self.queue.recover(PATIENCE) {
-                self.fail(&error);
-            }
-            ended.append(&mut self.ended);
+        if woken_for_nothing && self.queue.has_lost_device() {
+            self.lost.get_or_insert_with(Instant::now);
         }
+        let Some(lost) = self.lost.filter(|_| !self.has_failed) else { return };
+        match self.queue.recover(TRY) {
+            Ok(()) => self.lost = None,
+            Err(error @ osier_client::QueueError::Refused { .. }) => self.fail(&error),
+            Err(error) if lost.elapsed() >= PATIENCE => self.fail(&error),
+            Err(_) => {}
+        }
+        ended.append(&mut self.ended);
     }
 
     fn event(&self) -> BorrowedFd<'_> {
@@ -166,6 +186,8 @@ impl Volume for DeviceVolume {
 
     fn arm(&mut self) -> bool {
         self.is_armed = true;
-        self.ended.is_empty() && self.queue.arm()
+        // Nothing says that a device has come back, so nobody may wait for that.
+        let is_here = self.lost.is_none() || self.has_failed;
+        is_here && self.ended.is_empty() && self.queue.arm()
     }
 }

@@ -16,6 +16,8 @@ pub trait Volume: Send {
     fn blocks(&self) -> u64;
     /// Whether every write is refused.
     fn is_read_only(&self) -> bool;
+    /// What clients may be told of it. Does not change while the volume is open.
+    fn about(&self) -> About;
     /// Most blocks of one read or write; at least one. The other operations name up to [`RANGE_BLOCKS_MAX`].
     fn transfer_blocks_max(&self) -> u32;
     /// Begins a request.
@@ -30,6 +32,17 @@ pub trait Volume: Send {
     /// To be called before waiting on [`Volume::event`]: false when something has ended already, so that it would be
     /// wrong to wait.
     fn arm(&mut self) -> bool;
+}
+
+/// What a namespace is, beside its size.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct About {
+    /// What it is of, in a few words.
+    pub model: String,
+    /// Its globally unique identifier.
+    pub nguid: [u8; 16],
+    /// What has ended may be lost with the power before a flush.
+    pub has_volatile_cache: bool,
 }
 
 /// What a volume is asked for. Buffers hold whole blocks.

@@ -1,0 +1,157 @@
+//! `osier nvme-tcp` with the initiator that everybody has: a stock Linux kernel, in QEMU. It makes file systems, fills
+//! them, and finds them as they were, whoever is killed meanwhile.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod guests;
+mod served;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use guests::*;
+use served::*;
+
+const NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:00000000-1111-2222-3333-444444444444";
+
+/// A target's process.
+struct Target {
+    process: Child,
+    port: u16,
+}
+
+impl Target {
+    /// Of the device `d`; port 0 is any free one.
+    fn start(served: &Served, port: u16) -> Target {
+        let listen = format!("127.0.0.1:{port}");
+        let until = Instant::now() + LIMIT;
+        loop {
+            let mut command = osier(&served.home, &["nvme-tcp", "d", "--listen", &listen, "--nqn", NQN]);
+            let mut process = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+            let mut words = BufReader::new(process.stderr.take().unwrap());
+            let mut line = String::new();
+            words.read_line(&mut line).unwrap();
+            if let Some(rest) = line.split(" is served at 127.0.0.1:").nth(1) {
+                std::thread::spawn(move || words.lines().for_each(|line| eprintln!("{}", line.unwrap_or_default())));
+                return Target { process, port: rest.split(' ').next().unwrap().parse().unwrap() };
+            }
+            process.wait().unwrap();
+            assert!(Instant::now() < until, "{line}");
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A guest that makes a file system, with the programs it needs.
+struct Guest {
+    kernel: PathBuf,
+    initrd: PathBuf,
+}
+
+impl Guest {
+    fn new(directory: &Path, fs_module: &str, programs: &[&str]) -> Option<Guest> {
+        let missing = programs.iter().find(|program| !Path::new("/usr/sbin").join(program).exists());
+        if let Some(program) = missing {
+            println!("SKIPPED: {program} is not installed");
+            return None;
+        }
+        let ready = ready()?;
+        let init = directory.join("init");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/guest_nvme.c");
+        let mut cc = Command::new("cc");
+        let compiled = cc.args(["-O1", "-Wall", "-Wextra", "-Werror", "-static", "-o"]).arg(&init).arg(source).output();
+        let compiled = compiled.unwrap();
+        assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+        let mut archive = Archive::new(&init);
+        let modules = ready.join("modules");
+        let order = closure(&modules, &["crc32c_generic", "e1000", "nvme-tcp", fs_module]);
+        for module in &order {
+            archive.put(&format!("lib/{module}"), PROGRAM, (0, 0), &fs::read(modules.join(module)).unwrap());
+        }
+        archive.put("lib/order", PROGRAM, (0, 0), order.join("\n").as_bytes());
+        archive.directory("sbin");
+        for program in programs {
+            archive.program(&Path::new("/usr/sbin").join(program), &format!("sbin/{program}"));
+        }
+        let initrd = directory.join("initrd");
+        archive.save(&initrd);
+        Some(Guest { kernel: ready.join("kernel"), initrd })
+    }
+
+    /// Boots it; `told` hears each line that it says.
+    fn run(&self, words: &str, mut told: impl FnMut(&str)) {
+        let words = format!("console=ttyS0 panic=-1 quiet mitigations=off nqn={NQN} {words}");
+        let mut qemu = Command::new("qemu-system-x86_64");
+        qemu.args(["-machine", "q35,accel=tcg", "-cpu", "max", "-m", "512", "-append", &words, "-nodefaults"]);
+        qemu.args(["-serial", "stdio", "-display", "none", "-no-reboot", "-netdev", "user,id=n"]);
+        qemu.args(["-device", "e1000,netdev=n"]).arg("-kernel").arg(&self.kernel).arg("-initrd").arg(&self.initrd);
+        let mut process = qemu.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
+        let mut said = String::new();
+        for line in BufReader::new(process.stdout.take().unwrap()).lines() {
+            let line = line.unwrap_or_default();
+            told(&line);
+            said += &line;
+            said.push('\n');
+        }
+        process.wait().unwrap();
+        assert!(said.contains("guest: discovered"), "{said}");
+        assert!(said.contains("guest: checked") && said.contains("guest: compares"), "{said}");
+        assert!(said.contains("guest: well"), "{said}");
+    }
+}
+
+/// The kernel sees no error.
+fn calm(line: &str) {
+    assert!(!line.to_lowercase().contains("i/o error"), "{line}");
+}
+
+const EXT4: [&str; 2] = ["mke2fs", "e2fsck"];
+
+#[test]
+fn a_stock_kernel_keeps_an_ext4_on_the_device() {
+    let served = Served::new(&[]);
+    let Some(guest) = Guest::new(served.home.path(), "ext4", &EXT4) else { return };
+    let target = Target::start(&served, 0);
+    guest.run(&format!("port={}", target.port), calm);
+}
+
+#[test]
+fn a_stock_kernel_goes_on_when_the_target_or_a_domain_is_killed() {
+    let served = Served::new(&[]);
+    let Some(guest) = Guest::new(served.home.path(), "ext4", &EXT4) else { return };
+    let mut target = Some(Target::start(&served, 0));
+    let port = target.as_ref().unwrap().port;
+    let mut killed = 0;
+    guest.run(&format!("port={port} digests=1"), |line| match line {
+        "guest: writes 5 of 24" | "guest: writes 15 of 24" => {
+            // Killed, and started anew at the same port.
+            target = None;
+            target = Some(Target::start(&served, port));
+            killed += 1;
+        }
+        "guest: writes 8 of 24" | "guest: writes 11 of 24" => {
+            signal(served.children()[killed % 2], "KILL");
+            killed += 1;
+        }
+        _ => {}
+    });
+    assert_eq!(killed, 4);
+}
+
+#[test]
+fn a_stock_kernel_keeps_an_xfs_on_the_device() {
+    let served = Served::sized("512MiB", &[]);
+    let Some(guest) = Guest::new(served.home.path(), "xfs", &["mkfs.xfs", "xfs_repair"]) else { return };
+    let target = Target::start(&served, 0);
+    guest.run(&format!("port={} fs=xfs", target.port), calm);
+}

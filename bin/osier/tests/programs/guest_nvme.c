@@ -1,0 +1,275 @@
+// The first process of a guest that is an NVMe/TCP host: asks for what there is at 10.0.2.2, port `port=`, connects to the
+// subsystem `nqn=` there, makes a file system of the kind `fs=` on its namespace, fills files, disconnects, connects anew, checks the file system and
+// compares the files. Says `guest: well` at its end, or what is wrong.
+//
+// Modules are in /lib, in the order of /lib/order; the programs of e2fsprogs or xfsprogs in /sbin. What the host's side
+// does meanwhile to the target is its own affair: `guest: writes` and `guest: compares` say where this is.
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/nvme_ioctl.h>
+#include <net/if.h>
+#include <net/route.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "guest.h"
+
+enum { FILES = 24, CHUNKS = 16, CHUNK = 65536, TRIES = 600, TRY_US = 100000 };
+
+static char words[1024];
+
+// The value of a word of the kernel's command line, or what there is else.
+static const char *word(const char *name, const char *other)
+{
+    static char value[4][256];
+    static int turn;
+    char *place = value[turn++ % 4], *at = strstr(words, name);
+    if (!at || at[strlen(name)] != '=')
+        return other;
+    at += strlen(name) + 1;
+    snprintf(place, 256, "%.*s", (int)strcspn(at, " \n"), at);
+    return place;
+}
+
+static void load_modules(void)
+{
+    char name[64], path[96];
+    FILE *order = fopen("/lib/order", "r");
+    while (order && fscanf(order, "%63s", name) == 1) {
+        snprintf(path, sizeof path, "/lib/%s", name);
+        int file = open(path, O_RDONLY);
+        if (file < 0 || (syscall(SYS_finit_module, file, "", 0) != 0 && errno != EEXIST))
+            fail("%s cannot be loaded", path);
+        close(file);
+    }
+    if (order)
+        fclose(order);
+}
+
+static void address(struct sockaddr *place, const char *text)
+{
+    struct sockaddr_in in = {.sin_family = AF_INET};
+    inet_pton(AF_INET, text, &in.sin_addr);
+    memcpy(place, &in, sizeof in);
+}
+
+// The network card of a machine of QEMU's, which is 10.0.2.15 behind 10.0.2.2.
+static void bring_network_up(void)
+{
+    int any = socket(AF_INET, SOCK_DGRAM, 0);
+    struct ifreq request = {0};
+    strcpy(request.ifr_name, "eth0");
+    address(&request.ifr_addr, "10.0.2.15");
+    if (ioctl(any, SIOCSIFADDR, &request) != 0)
+        fail("eth0 gets no address");
+    address(&request.ifr_netmask, "255.255.255.0");
+    if (ioctl(any, SIOCSIFNETMASK, &request) != 0)
+        fail("eth0 gets no netmask");
+    request.ifr_flags = IFF_UP | IFF_RUNNING;
+    if (ioctl(any, SIOCSIFFLAGS, &request) != 0)
+        fail("eth0 does not come up");
+    close(any);
+    // The card needs some seconds until its link is there, and what is sent before is lost.
+    for (int tries = 0;; tries++, usleep(TRY_US)) {
+        char carrier = '0';
+        int file = open("/sys/class/net/eth0/carrier", O_RDONLY);
+        int is_up = file >= 0 && read(file, &carrier, 1) == 1 && carrier == '1';
+        close(file);
+        if (is_up)
+            return;
+        if (tries == TRIES)
+            fail("eth0 has no link");
+    }
+}
+
+static void remove_controller(void)
+{
+    int file = open("/sys/class/nvme/nvme0/delete_controller", O_WRONLY);
+    if (file < 0 || write(file, "1", 1) != 1)
+        fail("cannot disconnect");
+    close(file);
+    for (int tries = 0; access("/dev/nvme0", F_OK) == 0; tries++) {
+        if (tries == TRIES)
+            fail("the controller stays");
+        usleep(TRY_US);
+    }
+}
+
+// Connects to a subsystem.
+static void connect_to(const char *nqn)
+{
+    char options[512], name[64] = "";
+    int length = snprintf(options, sizeof options,
+                          "transport=tcp,traddr=10.0.2.2,trsvcid=%s,nqn=%s,hostnqn=nqn.2014-08.org.nvmexpress:uuid:"
+                          "11111111-2222-3333-4444-555555555555,reconnect_delay=1,keep_alive_tmo=5%s%s",
+                          word("port", "4420"), nqn, strcmp(word("digests", "0"), "0") ? ",hdr_digest" : "",
+                          strcmp(word("digests", "0"), "0") ? ",data_digest" : "");
+    int file = open("/dev/nvme-fabrics", O_RDWR), has_connected = 0;
+    // On a machine that is busy the kernel's three seconds may be too few.
+    for (int tries = 0; !has_connected && tries < 5; tries++) {
+        has_connected = file >= 0 && write(file, options, length) == length;
+        if (!has_connected && errno != ETIMEDOUT)
+            break;
+    }
+    if (!has_connected)
+        fail("cannot connect with %s", options);
+    ssize_t got = read(file, name, sizeof name - 1);
+    close(file);
+    printf("guest: connected: %.*s\n", got > 0 ? (int)strcspn(name, "\n") : 0, name);
+}
+
+// Asks the discovery controller, which has to name the subsystem first.
+static void discover(void)
+{
+    static uint8_t page[2048];
+    connect_to("nqn.2014-08.org.nvmexpress.discovery");
+    struct nvme_admin_cmd command = {.opcode = 2, .addr = (uintptr_t)page, .data_len = sizeof page};
+    command.cdw10 = 0x70 | (sizeof page / 4 - 1) << 16;
+    int file = -1;
+    for (int tries = 0; file < 0 && tries < TRIES; tries++, usleep(TRY_US))
+        file = open("/dev/nvme0", O_RDWR);
+    if (file < 0 || ioctl(file, NVME_IOCTL_ADMIN_CMD, &command) != 0)
+        fail("there is no discovery log");
+    close(file);
+    if (page[8] < 1 || page[1024] != 3 || strcmp((char *)page + 1024 + 256, word("nqn", "")) != 0)
+        fail("discovery names %s", page + 1024 + 256);
+    printf("guest: discovered\n");
+    remove_controller();
+}
+
+// Connects, and waits for the namespace.
+static void connect_target(void)
+{
+    connect_to(word("nqn", ""));
+    for (int tries = 0; access("/dev/nvme0n1", F_OK) != 0; tries++) {
+        if (tries == TRIES)
+            fail("there is no namespace");
+        usleep(TRY_US);
+    }
+}
+
+static void disconnect(void)
+{
+    remove_controller();
+    for (int tries = 0; access("/dev/nvme0n1", F_OK) == 0; tries++) {
+        if (tries == TRIES)
+            fail("the namespace stays");
+        usleep(TRY_US);
+    }
+}
+
+// Runs a program; it has to end with 0.
+static void run(char *const *arguments)
+{
+    int status;
+    pid_t child = fork();
+    if (child == 0) {
+        execv(arguments[0], arguments);
+        _exit(127);
+    }
+    if (child < 0 || waitpid(child, &status, 0) != child || status != 0)
+        fail("%s ends with %d", arguments[0], WEXITSTATUS(status));
+}
+
+static void fill(char *bytes, uint64_t seed)
+{
+    for (uint64_t at = 0; at < CHUNK; at += 8) {
+        uint64_t value = (seed * CHUNK + at + 1) * 0x9e3779b97f4a7c15;
+        memcpy(bytes + at, &value, 8);
+    }
+}
+
+static void write_files(void)
+{
+    static char bytes[CHUNK];
+    char path[64];
+    for (int file = 0; file < FILES; file++) {
+        snprintf(path, sizeof path, "/mnt/file%d", file);
+        int out = open(path, O_CREAT | O_EXCL | O_WRONLY, 0600);
+        for (int chunk = 0; chunk < CHUNKS; chunk++) {
+            fill(bytes, file * CHUNKS + chunk);
+            if (out < 0 || write(out, bytes, CHUNK) != CHUNK)
+                fail("%s cannot be written", path);
+        }
+        if (fsync(out) != 0)
+            fail("%s cannot be synced", path);
+        close(out);
+        printf("guest: writes %d of %d\n", file + 1, FILES);
+    }
+}
+
+static void compare_files(void)
+{
+    static char bytes[CHUNK], expected[CHUNK];
+    char path[64];
+    for (int file = 0; file < FILES; file++) {
+        snprintf(path, sizeof path, "/mnt/file%d", file);
+        int in = open(path, O_RDONLY);
+        for (int chunk = 0; chunk < CHUNKS; chunk++) {
+            fill(expected, file * CHUNKS + chunk);
+            if (in < 0 || read(in, bytes, CHUNK) != CHUNK)
+                fail("%s cannot be read", path);
+            if (memcmp(bytes, expected, CHUNK) != 0)
+                fail("%s has other bytes at %d", path, chunk * CHUNK);
+        }
+        close(in);
+    }
+    printf("guest: compares\n");
+}
+
+static void mount_it(const char *kind)
+{
+    if (mount("/dev/nvme0n1", "/mnt", kind, 0, "") != 0)
+        fail("%s cannot be mounted", kind);
+}
+
+int main(void)
+{
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    mkdir("/proc", 0755);
+    mkdir("/sys", 0755);
+    mkdir("/mnt", 0755);
+    mount("proc", "/proc", "proc", 0, "");
+    mount("sysfs", "/sys", "sysfs", 0, "");
+    mount("devtmpfs", "/dev", "devtmpfs", 0, "");
+    FILE *line = fopen("/proc/cmdline", "r");
+    if (!line || !fgets(words, sizeof words, line))
+        fail("the command line cannot be read");
+    fclose(line);
+    load_modules();
+    bring_network_up();
+    const char *kind = word("fs", "ext4");
+    int is_xfs = strcmp(kind, "xfs") == 0;
+
+    discover();
+    connect_target();
+    run(is_xfs ? (char *[]){"/sbin/mkfs.xfs", "-q", "-f", "/dev/nvme0n1", NULL}
+               : (char *[]){"/sbin/mke2fs", "-q", "-F", "-t", "ext4", "/dev/nvme0n1", NULL});
+    printf("guest: made %s\n", kind);
+    mount_it(kind);
+    write_files();
+    if (umount("/mnt") != 0)
+        fail("cannot unmount");
+    disconnect();
+
+    connect_target();
+    run(is_xfs ? (char *[]){"/sbin/xfs_repair", "-n", "/dev/nvme0n1", NULL}
+               : (char *[]){"/sbin/e2fsck", "-f", "-n", "/dev/nvme0n1", NULL});
+    printf("guest: checked\n");
+    mount_it(kind);
+    compare_files();
+    if (umount("/mnt") != 0)
+        fail("cannot unmount");
+    disconnect();
+    printf("guest: well\n");
+    power_off();
+}
