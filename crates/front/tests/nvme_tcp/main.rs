@@ -7,7 +7,6 @@ mod host;
 #[path = "../nbd/memory.rs"]
 mod memory;
 mod serving;
-#[path = "../../../nvme/src/tcp/testing/wire.rs"]
 mod wire;
 
 use osier_front::volume;
