@@ -95,8 +95,8 @@ impl<'a> Connection<'a> {
         loop {
             self.work();
             match self.send() {
-                // What was sent may have made room for what is staged, and no more bytes need come to say so.
-                Ok(true) if self.session.has_staged() => continue,
+                // What was sent may have made room for what waits, and no more bytes need come to say so.
+                Ok(true) if self.session.has_more() => continue,
                 Ok(_) => {}
                 Err(error) => {
                     self.session.output_ended();

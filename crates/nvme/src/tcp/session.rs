@@ -314,10 +314,11 @@ impl Session {
         self.open.len()
     }
 
-    /// Whether bytes are here that are not understood yet.
+    /// Whether there is something that may go on when bytes are sent: some that are not understood yet, or commands that
+    /// wait for room.
     #[must_use]
-    pub fn has_staged(&self) -> bool {
-        self.end.is_none() && !self.input.is_empty()
+    pub fn has_more(&self) -> bool {
+        self.end.is_none() && !(self.input.is_empty() && self.waiting.is_empty())
     }
 
     /// Whether ICReq and ICResp are over.
