@@ -212,6 +212,15 @@ impl<'a> Connection<'a> {
         let until = Instant::now() + LEAVING_MAX;
         let mut state = self.shared.state();
         loop {
+            // A thread whose host has closed its connection may not have noticed yet.
+            let is_here = self.visitor.has_hung_up(&state.target.connections_of(data));
+            if is_here && Instant::now() < until {
+                state = self.shared.await_leaving(state, until.saturating_duration_since(Instant::now()));
+                continue;
+            }
+            if is_here {
+                return Err(CONNECT_BUSY.into());
+            }
             let now_ms = self.shared.now_ms();
             match state.target.connect(self.visitor.number, command, data, portal, now_ms) {
                 Err(refused) if refused.status == CONNECT_BUSY && Instant::now() < until => {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod faults;
+mod gated;
 mod host;
 #[path = "../nbd/memory.rs"]
 mod memory;
