@@ -29,6 +29,15 @@ impl Gate {
     }
 }
 
+/// Opens the gate when a test fails, so that the server can end.
+struct Opens(Arc<Gate>);
+
+impl Drop for Opens {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
+
 struct Gated {
     volume: Box<dyn Volume>,
     gate: Arc<Gate>,
@@ -90,6 +99,7 @@ fn a_host_is_let_in_when_what_it_lost_has_left() {
     let (disk, gate) = (Arc::new(Disk::new(1)), Arc::new(Gate::default()));
     let export = GatedExport { export: MemoryExport::new("memory", &disk), gate: Arc::clone(&gate) };
     let server = Server::start(Arc::new(export), Config::at(([127, 0, 0, 1], 0).into())).unwrap();
+    let _opens = Opens(Arc::clone(&gate));
     let (address, name) = (server.tcp().unwrap(), server.nqn().to_owned());
     let [old, new] = [1, 2].map(|seed| noise(BLOCK, seed));
 
