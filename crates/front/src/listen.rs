@@ -88,6 +88,12 @@ impl Visitor<'_> {
             sys::shut_down(socket.as_fd(), Shutdown::Both);
         }
     }
+
+    /// Whether one of these other clients has closed its connection, and is still here.
+    pub fn has_hung_up(&self, numbers: &[u64]) -> bool {
+        let clients = locked(self.clients);
+        numbers.iter().filter_map(|number| clients.sockets.get(number)).any(|socket| sys::has_hung_up(socket.as_fd()))
+    }
 }
 
 fn locked(clients: &Mutex<Clients>) -> MutexGuard<'_, Clients> {

@@ -53,6 +53,13 @@ pub fn shut_down(socket: BorrowedFd<'_>, how: std::net::Shutdown) {
     unsafe { libc::shutdown(socket.as_raw_fd(), how) };
 }
 
+/// Whether the other end has closed a connection, or its direction, whatever of what it sent is not read yet.
+pub fn has_hung_up(socket: BorrowedFd<'_>) -> bool {
+    let mut entry = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
+    // SAFETY: one live entry, and it does not wait.
+    unsafe { libc::poll(&raw mut entry, 1, 0) > 0 }
+}
+
 /// What is waited for.
 pub struct Wait<'a> {
     pub fd: BorrowedFd<'a>,

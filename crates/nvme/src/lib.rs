@@ -6,9 +6,9 @@
 //! ```
 //!
 //! A transport brings commands and moves data: a memory that a client shares ([`local`], by registers, doorbells and
-//! PRPs), or a connection ([`tcp`]). The [`Controller`] knows what a command means and what the device says of itself; it
-//! never sees a block's bytes. [`Queues`] is the part of a controller that only transports by memory have, [`fabrics`]
-//! the part that only those by messages have.
+//! PRPs), or a connection ([`tcp`]). The [`Controller`] knows what a command means and what the device says of itself;
+//! it never sees a block's bytes. [`Queues`] is the part of a controller that only transports by memory have,
+//! [`fabrics`] the part that only those by messages have.
 //!
 //! What it must never do: trust a word that came from a client (each is copied once and then checked), answer with a
 //! status that the standard does not have for the case, or hold more commands than [`COMMANDS_MAX`].

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! `wire` knows what messages look like, `session` what they mean, `bytes` cuts any range of bytes
-//! into operations on a [`Volume`](crate::volume::Volume), and [`server`] moves bytes between sockets and sessions: one thread
-//! a connection.
+//! into operations on a [`Volume`](crate::volume::Volume), and [`server`] moves bytes between sockets and sessions: one
+//! thread a connection.
 
 mod bytes;
 mod connection;

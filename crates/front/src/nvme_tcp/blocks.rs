@@ -103,7 +103,8 @@ impl Blocks {
         Blocks { volume, tasks, backlog, over: Vec::new(), ended: Vec::new(), is_lost: false }
     }
 
-    /// Begins a command, of an owner that has none. `data`: what the host gave, in pieces; `ranges`: those that it named in them.
+    /// Begins a command, of an owner that has none. `data`: what the host gave, in pieces; `ranges`: those that it
+    /// named in them.
     pub fn begin(
         &mut self,
         owner: Owner,

@@ -95,8 +95,8 @@ impl<'a> Connection<'a> {
         loop {
             self.work();
             match self.send() {
-                // What was sent may have made room for what is staged, and no more bytes need come to say so.
-                Ok(true) if self.session.has_staged() => continue,
+                // What was sent may have made room for what waits, and no more bytes need come to say so.
+                Ok(true) if self.session.has_more() => continue,
                 Ok(_) => {}
                 Err(error) => {
                     self.session.output_ended();
@@ -212,6 +212,15 @@ impl<'a> Connection<'a> {
         let until = Instant::now() + LEAVING_MAX;
         let mut state = self.shared.state();
         loop {
+            // A thread whose host has closed its connection may not have noticed yet.
+            let is_here = self.visitor.has_hung_up(&state.target.connections_of(data));
+            if is_here && Instant::now() < until {
+                state = self.shared.await_leaving(state, until.saturating_duration_since(Instant::now()));
+                continue;
+            }
+            if is_here {
+                return Err(CONNECT_BUSY.into());
+            }
             let now_ms = self.shared.now_ms();
             match state.target.connect(self.visitor.number, command, data, portal, now_ms) {
                 Err(refused) if refused.status == CONNECT_BUSY && Instant::now() < until => {

@@ -3,11 +3,11 @@
 #![allow(clippy::unwrap_used)]
 
 mod faults;
+mod gated;
 mod host;
 #[path = "../nbd/memory.rs"]
 mod memory;
 mod serving;
-#[path = "../../../nvme/src/tcp/testing/wire.rs"]
 mod wire;
 
 use osier_front::volume;

@@ -172,6 +172,23 @@ fn data_of_several_commands_come_in_any_order() {
     assert_eq!(rig.disk.bytes.read().unwrap()[..16 * BLOCK], data.concat());
 }
 
+/// Nothing but the sending of one command's data makes room for the next's.
+#[test]
+fn commands_that_wait_for_room_go_on_when_it_is_there() {
+    const BLOCKS: u32 = 256;
+    let rig = Rig::with(Disk::new(1024), None, |config| config.limits.buffered_bytes_max = 1 << 20);
+    let (_admin, controller) = rig.admin();
+    let mut io = rig.io(1, controller);
+    for cid in 0..6 {
+        io.submit(Sqe::blocks(2, cid, 0, BLOCKS).outside(BLOCKS * BLOCK as u32), &[]);
+    }
+    for cid in 0..6 {
+        let pdu = io.receive();
+        assert_eq!((pdu.kind, pdu.word(8), pdu.data.len()), (C2H_DATA, cid, 1 << 20));
+        assert_eq!(io.completion().cid, cid);
+    }
+}
+
 #[test]
 fn discovery_names_the_subsystem_where_the_host_found_it() {
     let rig = Rig::new(1);

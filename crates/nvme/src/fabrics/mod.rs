@@ -11,7 +11,8 @@
 //! 1. A controller lives from its admin queue's Connect until that queue's connection leaves, its keep-alive timer
 //!    expires, or the transport ends. What is returned as *to be closed* belongs to nobody any more.
 //! 2. No host is let in while a connection of a controller that it lost has not left: what that one still has under way
-//!    must not overtake what the host sends next.
+//!    must not overtake what the host sends next. A connection that its host has closed, which the target does not know
+//!    yet, is for the transport to look for ([`Target::connections_of`]).
 //! 3. Time is what the caller says; so is which connection a command came by.
 //!
 //! Sections are those of the NVM Express Base Specification 2.0.
@@ -328,6 +329,15 @@ impl Target {
             }
         }
         close
+    }
+
+    /// The connections of a host's controllers. One that has ended, and has not left, is for the transport to find: the
+    /// host is not to be let in before it has left.
+    #[must_use]
+    pub fn connections_of(&self, data: &ConnectData) -> Vec<u64> {
+        let is_its = |host: &Host| host.id == data.host_id && host.nqn == data.host;
+        let its = self.controllers.values().filter(|association| is_its(&association.host));
+        its.flat_map(|association| association.queues.values().copied()).collect()
     }
 
     /// When [`Target::expire`] is to be called next, if nothing is heard.

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Invariants:
-//! 1. No input panics. What breaks the protocol is answered with a C2HTermReq and ends the session; what is merely wrong
-//!    ends the command with a status, and the place in the stream is kept.
+//! 1. No input panics. What breaks the protocol is answered with a C2HTermReq and ends the session; what is merely
+//!    wrong ends the command with a status, and the place in the stream is kept.
 //! 2. Every command that was taken is answered once, and nothing else is, as long as the session lives.
 //! 3. A command has at most one R2T, for all of its data, and none before there is room for them.
 //! 4. What is buffered is bounded by [`Limits`], by the queue's entries and by what a capsule may carry: a session that
@@ -314,10 +314,11 @@ impl Session {
         self.open.len()
     }
 
-    /// Whether bytes are here that are not understood yet.
+    /// Whether there is something that may go on when bytes are sent: some that are not understood yet, or commands that
+    /// wait for room.
     #[must_use]
-    pub fn has_staged(&self) -> bool {
-        self.end.is_none() && !self.input.is_empty()
+    pub fn has_more(&self) -> bool {
+        self.end.is_none() && !(self.input.is_empty() && self.waiting.is_empty())
     }
 
     /// Whether ICReq and ICResp are over.
@@ -487,7 +488,7 @@ impl Session {
         Ok(())
     }
 
-    /// Sets buffers aside for a command's data in its capsule. There is room: of these, a queue's entries are the bound.
+    /// Sets buffers aside for a command's data in its capsule. Of these a queue's entries are the bound.
     fn reserve(&mut self, cid: u16, length: usize) {
         let Some(open) = self.open.get_mut(&cid) else { return };
         open.data = buffers(length, self.limits.piece_bytes, &mut self.pool);

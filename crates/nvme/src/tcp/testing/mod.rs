@@ -2,6 +2,7 @@
 //! host sends does more harm than to itself.
 
 mod fuzz;
+#[path = "../../../../front/tests/nvme_tcp/wire.rs"]
 pub mod wire;
 
 /// SplitMix64 (Steele, Lea and Flood, 2014).

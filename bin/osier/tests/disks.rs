@@ -1,5 +1,5 @@
-//! `osier nvme-tcp` with the initiator that everybody has: a stock Linux kernel, in QEMU. It makes file systems, fills
-//! them, and finds them as they were, whoever is killed meanwhile.
+//! `osier nvme-tcp` and `osier nbd` with the client that everybody has: a stock Linux kernel, in QEMU. It makes file
+//! systems, fills them, and finds them as they were, whoever is killed meanwhile.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -17,26 +17,30 @@ use served::*;
 
 const NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:00000000-1111-2222-3333-444444444444";
 
-/// A target's process.
-struct Target {
+/// A process that serves the device as a disk.
+struct Server {
     process: Child,
     port: u16,
 }
 
-impl Target {
-    /// Of the device `d`; port 0 is any free one.
-    fn start(served: &Served, port: u16) -> Target {
+impl Server {
+    /// `osier nvme-tcp` of the device `d`; port 0 is any free one.
+    fn nvme(served: &Served, port: u16) -> Server {
+        Server::start(served, "nvme-tcp", &["--nqn", NQN], port)
+    }
+
+    fn start(served: &Served, command: &str, more: &[&str], port: u16) -> Server {
         let listen = format!("127.0.0.1:{port}");
         let until = Instant::now() + LIMIT;
         loop {
-            let mut command = osier(&served.home, &["nvme-tcp", "d", "--listen", &listen, "--nqn", NQN]);
-            let mut process = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+            let mut server = osier(&served.home, &[command, "d", "--listen", &listen]);
+            let mut process = server.args(more).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
             let mut words = BufReader::new(process.stderr.take().unwrap());
             let mut line = String::new();
             words.read_line(&mut line).unwrap();
-            if let Some(rest) = line.split(" is served at 127.0.0.1:").nth(1) {
+            if let Some(rest) = line.split("127.0.0.1:").nth(1) {
                 std::thread::spawn(move || words.lines().for_each(|line| eprintln!("{}", line.unwrap_or_default())));
-                return Target { process, port: rest.split(' ').next().unwrap().parse().unwrap() };
+                return Server { process, port: rest.split_whitespace().next().unwrap().parse().unwrap() };
             }
             process.wait().unwrap();
             assert!(Instant::now() < until, "{line}");
@@ -45,7 +49,7 @@ impl Target {
     }
 }
 
-impl Drop for Target {
+impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
@@ -67,14 +71,14 @@ impl Guest {
         }
         let ready = ready()?;
         let init = directory.join("init");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/guest_nvme.c");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/guest_disk.c");
         let mut cc = Command::new("cc");
         let compiled = cc.args(["-O1", "-Wall", "-Wextra", "-Werror", "-static", "-o"]).arg(&init).arg(source).output();
         let compiled = compiled.unwrap();
         assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
         let mut archive = Archive::new(&init);
         let modules = ready.join("modules");
-        let order = closure(&modules, &["crc32c_generic", "e1000", "nvme-tcp", fs_module]);
+        let order = closure(&modules, &["crc32c_generic", "e1000", "nvme-tcp", "nbd", fs_module]);
         for module in &order {
             archive.put(&format!("lib/{module}"), PROGRAM, (0, 0), &fs::read(modules.join(module)).unwrap());
         }
@@ -104,7 +108,6 @@ impl Guest {
             said.push('\n');
         }
         process.wait().unwrap();
-        assert!(said.contains("guest: discovered"), "{said}");
         assert!(said.contains("guest: checked") && said.contains("guest: compares"), "{said}");
         assert!(said.contains("guest: well"), "{said}");
     }
@@ -121,7 +124,7 @@ const EXT4: [&str; 2] = ["mke2fs", "e2fsck"];
 fn a_stock_kernel_keeps_an_ext4_on_the_device() {
     let served = Served::new(&[]);
     let Some(guest) = Guest::new(served.home.path(), "ext4", &EXT4) else { return };
-    let target = Target::start(&served, 0);
+    let target = Server::nvme(&served, 0);
     guest.run(&format!("port={}", target.port), calm);
 }
 
@@ -129,14 +132,14 @@ fn a_stock_kernel_keeps_an_ext4_on_the_device() {
 fn a_stock_kernel_goes_on_when_the_target_or_a_domain_is_killed() {
     let served = Served::new(&[]);
     let Some(guest) = Guest::new(served.home.path(), "ext4", &EXT4) else { return };
-    let mut target = Some(Target::start(&served, 0));
+    let mut target = Some(Server::nvme(&served, 0));
     let port = target.as_ref().unwrap().port;
     let mut killed = 0;
     guest.run(&format!("port={port} digests=1"), |line| match line {
         "guest: writes 5 of 24" | "guest: writes 15 of 24" => {
             // Killed, and started anew at the same port.
             target = None;
-            target = Some(Target::start(&served, port));
+            target = Some(Server::nvme(&served, port));
             killed += 1;
         }
         "guest: writes 8 of 24" | "guest: writes 11 of 24" => {
@@ -152,6 +155,22 @@ fn a_stock_kernel_goes_on_when_the_target_or_a_domain_is_killed() {
 fn a_stock_kernel_keeps_an_xfs_on_the_device() {
     let served = Served::sized("512MiB", &[]);
     let Some(guest) = Guest::new(served.home.path(), "xfs", &["mkfs.xfs", "xfs_repair"]) else { return };
-    let target = Target::start(&served, 0);
+    let target = Server::nvme(&served, 0);
     guest.run(&format!("port={} fs=xfs", target.port), calm);
+}
+
+#[test]
+fn a_stock_kernel_keeps_an_ext4_over_nbd_while_domains_are_killed() {
+    let served = Served::new(&[]);
+    let Some(guest) = Guest::new(served.home.path(), "ext4", &EXT4) else { return };
+    let server = Server::start(&served, "nbd", &[], 0);
+    let mut killed = 0;
+    guest.run(&format!("port={} via=nbd", server.port), |line| {
+        calm(line);
+        if line == "guest: writes 5 of 24" || line == "guest: writes 15 of 24" {
+            signal(served.domains()[killed], "KILL");
+            killed += 1;
+        }
+    });
+    assert_eq!(killed, 2);
 }

@@ -1,5 +1,5 @@
-//! A host's side of NVMe/TCP, written from the standard's tables: it puts bytes together by offset, and takes apart what
-//! comes, without a line of the target's own encoder.
+//! A host's side of NVMe/TCP, written from the standard's tables: it puts bytes together by offset, and takes apart
+//! what comes, without a line of the target's own encoder.
 
 #![allow(dead_code, reason = "each test program uses a part")]
 

@@ -1,14 +1,17 @@
-// The first process of a guest that is an NVMe/TCP host: asks for what there is at 10.0.2.2, port `port=`, connects to the
-// subsystem `nqn=` there, makes a file system of the kind `fs=` on its namespace, fills files, disconnects, connects anew, checks the file system and
-// compares the files. Says `guest: well` at its end, or what is wrong.
+// The first process of a guest that has a device of the host's, at 10.0.2.2, port `port=`, as a disk: by NVMe/TCP, as the
+// subsystem `nqn=`, for which it asks the discovery controller first; or by NBD (`via=nbd`). It makes a file system of
+// the kind `fs=` there, fills files, disconnects, connects anew, checks the file system and compares the files. Says
+// `guest: well` at its end, or what is wrong.
 //
 // Modules are in /lib, in the order of /lib/order; the programs of e2fsprogs or xfsprogs in /sbin. What the host's side
-// does meanwhile to the target is its own affair: `guest: writes` and `guest: compares` say where this is.
+// does meanwhile to what serves the disk is its own affair: `guest: writes` says where this is.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/fs.h>
+#include <linux/nbd.h>
 #include <linux/nvme_ioctl.h>
 #include <net/if.h>
 #include <net/route.h>
@@ -26,6 +29,8 @@
 enum { FILES = 24, CHUNKS = 16, CHUNK = 65536, TRIES = 600, TRY_US = 100000 };
 
 static char words[1024];
+static const char *disk = "/dev/nvme0n1";
+static pid_t nbd_child;
 
 // The value of a word of the kernel's command line, or what there is else.
 static const char *word(const char *name, const char *other)
@@ -146,8 +151,67 @@ static void discover(void)
     remove_controller();
 }
 
+static void exactly(ssize_t done, ssize_t wanted, const char *what)
+{
+    if (done != wanted)
+        fail("NBD: %s", what);
+}
+
+// Connects by NBD ("Newstyle negotiation", NBD_OPT_EXPORT_NAME of the default export), and gives the socket to the kernel.
+static void connect_nbd(void)
+{
+    struct sockaddr place;
+    address(&place, "10.0.2.2");
+    ((struct sockaddr_in *)&place)->sin_port = htons(atoi(word("port", "10809")));
+    int server = socket(AF_INET, SOCK_STREAM, 0);
+    if (server < 0 || connect(server, &place, sizeof place) != 0)
+        fail("cannot connect to the NBD server");
+    uint8_t greeting[18], answer[10], wanted[20] = {0, 0, 0, 3, 'I', 'H', 'A', 'V', 'E', 'O', 'P', 'T', 0, 0, 0, 1};
+    exactly(recv(server, greeting, sizeof greeting, MSG_WAITALL), sizeof greeting, "no greeting");
+    exactly(send(server, wanted, sizeof wanted, 0), sizeof wanted, "cannot ask for the export");
+    exactly(recv(server, answer, sizeof answer, MSG_WAITALL), sizeof answer, "no export");
+    uint64_t bytes = 0;
+    for (int at = 0; at < 8; at++)
+        bytes = bytes << 8 | answer[at];
+    int file = open(disk, O_RDWR);
+    int set = ioctl(file, NBD_SET_BLKSIZE, 4096UL) == 0 && ioctl(file, NBD_SET_SIZE_BLOCKS, bytes / 4096) == 0 &&
+              ioctl(file, NBD_SET_FLAGS, (unsigned long)(answer[8] << 8 | answer[9])) == 0 &&
+              ioctl(file, NBD_SET_SOCK, (unsigned long)server) == 0;
+    if (file < 0 || !set)
+        fail("%s takes no server", disk);
+    nbd_child = fork();
+    if (nbd_child == 0) {
+        ioctl(file, NBD_DO_IT);
+        _exit(0);
+    }
+    close(file);
+    close(server);
+    // It has its size when the kernel has begun.
+    for (int tries = 0;; tries++, usleep(TRY_US)) {
+        uint64_t size = 0;
+        file = open(disk, O_RDONLY);
+        int has_size = file >= 0 && ioctl(file, BLKGETSIZE64, &size) == 0 && size == bytes;
+        close(file);
+        if (has_size)
+            break;
+        if (tries == TRIES)
+            fail("%s has %llu bytes", disk, (unsigned long long)size);
+    }
+    printf("guest: connected: %llu bytes\n", (unsigned long long)bytes);
+}
+
+static void disconnect_nbd(void)
+{
+    int file = open(disk, O_RDWR);
+    if (file < 0 || ioctl(file, NBD_DISCONNECT) != 0)
+        fail("cannot disconnect");
+    close(file);
+    if (waitpid(nbd_child, NULL, 0) != nbd_child)
+        fail("NBD goes on");
+}
+
 // Connects, and waits for the namespace.
-static void connect_target(void)
+static void connect_nvme(void)
 {
     connect_to(word("nqn", ""));
     for (int tries = 0; access("/dev/nvme0n1", F_OK) != 0; tries++) {
@@ -157,7 +221,7 @@ static void connect_target(void)
     }
 }
 
-static void disconnect(void)
+static void disconnect_nvme(void)
 {
     remove_controller();
     for (int tries = 0; access("/dev/nvme0n1", F_OK) == 0; tries++) {
@@ -165,6 +229,16 @@ static void disconnect(void)
             fail("the namespace stays");
         usleep(TRY_US);
     }
+}
+
+static void connect_disk(int is_nbd)
+{
+    is_nbd ? connect_nbd() : connect_nvme();
+}
+
+static void disconnect_disk(int is_nbd)
+{
+    is_nbd ? disconnect_nbd() : disconnect_nvme();
 }
 
 // Runs a program; it has to end with 0.
@@ -228,7 +302,7 @@ static void compare_files(void)
 
 static void mount_it(const char *kind)
 {
-    if (mount("/dev/nvme0n1", "/mnt", kind, 0, "") != 0)
+    if (mount(disk, "/mnt", kind, 0, "") != 0)
         fail("%s cannot be mounted", kind);
 }
 
@@ -247,29 +321,32 @@ int main(void)
     fclose(line);
     load_modules();
     bring_network_up();
-    const char *kind = word("fs", "ext4");
-    int is_xfs = strcmp(kind, "xfs") == 0;
+    const char *kind = strdup(word("fs", "ext4"));
+    int is_xfs = strcmp(kind, "xfs") == 0, is_nbd = strcmp(word("via", "nvme"), "nbd") == 0;
 
-    discover();
-    connect_target();
-    run(is_xfs ? (char *[]){"/sbin/mkfs.xfs", "-q", "-f", "/dev/nvme0n1", NULL}
-               : (char *[]){"/sbin/mke2fs", "-q", "-F", "-t", "ext4", "/dev/nvme0n1", NULL});
+    if (is_nbd)
+        disk = "/dev/nbd0";
+    else
+        discover();
+    connect_disk(is_nbd);
+    run(is_xfs ? (char *[]){"/sbin/mkfs.xfs", "-q", "-f", (char *)disk, NULL}
+               : (char *[]){"/sbin/mke2fs", "-q", "-F", "-t", "ext4", (char *)disk, NULL});
     printf("guest: made %s\n", kind);
     mount_it(kind);
     write_files();
     if (umount("/mnt") != 0)
         fail("cannot unmount");
-    disconnect();
+    disconnect_disk(is_nbd);
 
-    connect_target();
-    run(is_xfs ? (char *[]){"/sbin/xfs_repair", "-n", "/dev/nvme0n1", NULL}
-               : (char *[]){"/sbin/e2fsck", "-f", "-n", "/dev/nvme0n1", NULL});
+    connect_disk(is_nbd);
+    run(is_xfs ? (char *[]){"/sbin/xfs_repair", "-n", (char *)disk, NULL}
+               : (char *[]){"/sbin/e2fsck", "-f", "-n", (char *)disk, NULL});
     printf("guest: checked\n");
     mount_it(kind);
     compare_files();
     if (umount("/mnt") != 0)
         fail("cannot unmount");
-    disconnect();
+    disconnect_disk(is_nbd);
     printf("guest: well\n");
     power_off();
 }
