@@ -137,6 +137,7 @@ impl Model {
     pub(super) fn send(&mut self, command: Command) {
         let end = command.address.checked_add(command.bytes.into());
         let fits = command.op == Op::Flush || end.is_some_and(|end| end <= self.capacity_bytes());
+        self.ftl.expect(command.address / PAGE_BYTES);
         let at = match command.op {
             Op::Load => self.ask(&command),
             Op::Store => self.store(&command),
