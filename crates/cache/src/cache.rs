@@ -379,6 +379,13 @@ impl<P: Eviction> Cache<P> {
         }
     }
 
+    /// Says that a page will be asked for; changes nothing. Of a large cache, its place in the table comes near while the
+    /// caller does other things, and the request does not wait for it.
+    #[inline]
+    pub fn expect(&self, page: u64) {
+        self.table.prefetch(page);
+    }
+
     /// A request for a page.
     #[inline]
     pub fn request(&mut self, page: u64, op: Op) -> Outcome {

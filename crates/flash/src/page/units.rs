@@ -75,5 +75,6 @@ mod tests {
         assert!(table.has(2, 0) && table.has(1, NONE) && !table.has(2, NONE) && !table.has(4, NONE));
         table.set(2, NONE);
         assert_eq!(table.get(2), NONE);
+        table.prefetch(usize::MAX);
     }
 }
