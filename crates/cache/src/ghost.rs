@@ -4,7 +4,7 @@ use crate::list::{Links, NONE, Queue};
 use crate::table::Table;
 
 /// A store of page numbers, of a bounded size. The queues are the caller's; each entry carries the number of
-/// the queue that it is in. 33 bytes for each entry that it was made for.
+/// the queue that it is in. 29 bytes for each entry that it was made for.
 #[derive(Clone, Debug)]
 pub(crate) struct Ghosts {
     table: Table,

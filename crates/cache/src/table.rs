@@ -1,20 +1,20 @@
-//! From page to a 32-bit number: an open-addressing table that answers the same on every machine.
+//! From page to a 32-bit number: a hash table with chains that answers the same on every machine.
 //!
-//! A slot is eight bytes: the upper half of the page's hash as a *tag*, and the number. The pages themselves
-//! stay with the caller, who is asked whether a number is the one: a wrong tag costs no look at the page. A page
-//! has its home at `tag * slots / 2^32`, so a slot's home follows from the slot alone and a removal can close the
-//! gap behind it: there are no tombstones, and what a lookup costs does not depend on the table's age.
+//! The pages themselves stay with the caller, who is asked whether a number is the one. A number is in one chain at
+//! most, so the chains need no nodes: each number has a place for the one behind it. A page that goes in is the first of
+//! its chain; one that goes out is unlinked, where open addressing would look at all that follows to close the gap.
 //!
-//! There are two slots for each number that the table was made for: 16 bytes of memory for each.
+//! There are two buckets for each number that the table was made for: with the chains 12 bytes of memory for each.
+
+use prefetch_index::prefetch_index;
 
 use crate::config::FRAMES_MAX;
+use crate::list::NONE;
 
-/// A slot without a number.
-const EMPTY: u64 = u64::MAX;
 /// 2^64 divided by the golden ratio, odd: neighbouring pages are spread evenly (Knuth, vol. 3, section 6.4).
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
-const _: () = assert!(FRAMES_MAX < 1 << 31, "the number of slots has 32 bits");
+const _: () = assert!(FRAMES_MAX < 1 << 31, "the number of buckets has 32 bits");
 
 /// The upper half of a page's hash.
 #[inline]
@@ -26,15 +26,19 @@ pub(crate) fn tag(page: u64) -> u32 {
 /// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
-    slots: Box<[u64]>,
+    /// The first number of each chain, or [`NONE`].
+    buckets: Box<[u32]>,
+    /// The number behind each in its chain, or [`NONE`].
+    next: Box<[u32]>,
     len: u32,
 }
 
 impl Table {
-    /// A table for at most `entries` numbers, each below `u32::MAX`.
+    /// A table for the numbers below `entries`.
     pub fn new(entries: u32) -> Self {
         assert!(entries <= FRAMES_MAX, "{entries} entries are more than a table may have");
-        Self { slots: vec![EMPTY; (entries as usize + 1) * 2].into_boxed_slice(), len: 0 }
+        let entries = entries as usize;
+        Self { buckets: vec![NONE; (entries * 2).max(1)].into(), next: vec![NONE; entries].into(), len: 0 }
     }
 
     /// How many numbers are in it.
@@ -43,93 +47,58 @@ impl Table {
     }
 
     #[inline]
-    fn home(&self, tag: u32) -> usize {
+    fn bucket(&self, page: u64) -> usize {
         // The lengths of tables are below 2^32, so nothing overflows.
-        ((u64::from(tag) * u64::from(self.slots.len() as u32)) >> 32) as usize
+        ((u64::from(tag(page)) * u64::from(self.buckets.len() as u32)) >> 32) as usize
     }
 
+    /// Has the processor bring the beginning of a page's chain near: a hint that changes nothing.
     #[inline]
-    fn after(&self, slot: usize) -> usize {
-        if slot + 1 == self.slots.len() { 0 } else { slot + 1 }
+    pub fn prefetch(&self, page: u64) {
+        prefetch_index(&self.buckets, self.bucket(page));
     }
 
-    /// The number of `page`, or the slot where it may go; `is` says whether a number stands for that page.
-    #[inline]
-    pub fn probe(&self, page: u64, is: impl Fn(u32) -> bool) -> Result<u32, usize> {
-        let tag = tag(page);
-        let mut slot = self.home(tag);
-        loop {
-            let entry = self.slots[slot];
-            if entry == EMPTY {
-                return Err(slot);
-            }
-            if (entry >> 32) as u32 == tag && is(entry as u32) {
-                return Ok(entry as u32);
-            }
-            slot = self.after(slot);
-        }
-    }
-
-    /// The number of `page`.
+    /// The number of `page`; `is` says whether a number stands for that page.
     #[inline]
     pub fn get(&self, page: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
-        self.probe(page, is).ok()
+        let mut number = self.buckets[self.bucket(page)];
+        while number != NONE && !is(number) {
+            number = self.next[number as usize];
+        }
+        (number != NONE).then_some(number)
     }
 
-    /// Adds a page that is not in the table.
+    /// Adds a page that is not in the table, with a number that is not.
     #[inline]
     pub fn insert(&mut self, page: u64, number: u32) {
-        let slot = self.probe(page, |_| false);
-        let slot = slot.expect_err("no number was taken for the page");
-        self.insert_at(slot, page, number);
-    }
-
-    /// Adds a page at the slot that [`Table::probe`] gave for it, if the table was not changed since. There is room for
-    /// one more than the table was made for, so that one may go in before another goes out.
-    #[inline]
-    pub fn insert_at(&mut self, slot: usize, page: u64, number: u32) {
-        assert!((self.len as usize) < self.slots.len() / 2, "the table was made for fewer pages");
-        self.slots[slot] = (u64::from(tag(page)) << 32) | u64::from(number);
+        assert!((number as usize) < self.next.len(), "the table was made for fewer pages");
+        let bucket = self.bucket(page);
+        self.next[number as usize] = std::mem::replace(&mut self.buckets[bucket], number);
         self.len += 1;
     }
 
     /// Removes a page that is in the table with this number.
     #[inline]
     pub fn remove(&mut self, page: u64, number: u32) {
-        let entry = u64::from(tag(page)) << 32 | u64::from(number);
-        let mut hole = self.home(tag(page));
-        while self.slots[hole] != entry {
-            assert!(self.slots[hole] != EMPTY, "page {page} is not in the table");
-            hole = self.after(hole);
-        }
-        let mut slot = hole;
-        loop {
-            slot = self.after(slot);
-            let entry = self.slots[slot];
-            if entry == EMPTY {
-                break;
+        let bucket = self.bucket(page);
+        let next = self.next[number as usize];
+        let mut before = self.buckets[bucket];
+        if before == number {
+            self.buckets[bucket] = next;
+        } else {
+            while before != NONE && self.next[before as usize] != number {
+                before = self.next[before as usize];
             }
-            // An entry may move back to the hole unless its home lies behind the hole.
-            let home = self.home((entry >> 32) as u32);
-            if self.distance(home, slot) >= self.distance(hole, slot) {
-                self.slots[hole] = entry;
-                hole = slot;
-            }
+            assert!(before != NONE, "page {page} is not in the table");
+            self.next[before as usize] = next;
         }
-        self.slots[hole] = EMPTY;
         self.len -= 1;
     }
 
     /// Empties it.
     pub fn clear(&mut self) {
-        self.slots.fill(EMPTY);
+        self.buckets.fill(NONE);
         self.len = 0;
-    }
-
-    /// Steps from `from` forward to `to`.
-    #[inline]
-    fn distance(&self, from: usize, to: usize) -> usize {
-        if to >= from { to - from } else { to + self.slots.len() - from }
     }
 }
 
@@ -177,16 +146,37 @@ mod tests {
     }
 
     #[test]
-    fn the_last_slot_goes_on_at_the_first() {
-        let mut table = Table::new(4);
-        let last: Vec<u64> = (0..).filter(|page| table.home(tag(*page)) == 9).take(4).collect();
-        for (number, page) in last.iter().enumerate() {
-            table.insert(*page, number as u32);
+    fn what_is_in_one_chain_goes_out_in_any_order() {
+        let table = Table::new(4);
+        let alike: Vec<u64> = (0..).filter(|page| table.bucket(*page) == 5).take(4).collect();
+        for first in 0..4_u32 {
+            for step in [1, 3] {
+                let mut table = table.clone();
+                for (number, page) in alike.iter().enumerate() {
+                    table.insert(*page, number as u32);
+                }
+                let mut left = vec![0, 1, 2, 3];
+                for number in (0..4).map(|index| (first + index * step) % 4) {
+                    table.remove(alike[number as usize], number);
+                    left.retain(|kept| *kept != number);
+                    for (other, page) in (0..).zip(&alike) {
+                        let found = table.get(*page, |found| alike[found as usize] == *page);
+                        assert_eq!(found.is_some(), left.contains(&other), "{other} after {number}");
+                    }
+                }
+            }
         }
-        table.remove(last[0], 0);
-        for (number, page) in last.iter().enumerate().skip(1) {
-            assert_eq!(table.get(*page, |found| last[found as usize] == *page), Some(number as u32));
-        }
+    }
+
+    #[test]
+    fn a_table_is_empty_after_it_was_cleared() {
+        let mut table = Table::new(3);
+        (0..3).for_each(|number| table.insert(u64::from(number), number));
+        table.clear();
+        table.prefetch(1);
+        assert_eq!((table.len(), table.get(1, |_| true)), (0, None));
+        table.insert(1, 0);
+        assert_eq!(table.get(1, |number| number == 0), Some(0));
     }
 
     #[test]
@@ -195,6 +185,13 @@ mod tests {
         let mut table = Table::new(1);
         table.insert(1, 0);
         table.insert(2, 1);
-        table.insert(3, 2);
+    }
+
+    #[test]
+    #[should_panic(expected = "page 2 is not in the table")]
+    fn what_is_not_in_it_cannot_be_removed() {
+        let mut table = Table::new(2);
+        table.insert(1, 0);
+        table.remove(2, 1);
     }
 }

@@ -117,7 +117,7 @@ fn main() {
         costs.push((read, write));
         if gib == 1024 {
             let bytes = model.map_bytes() as f64 / (model.capacity_bytes() / 4096) as f64;
-            let note = "the flash's maps; a frame of the cache takes 37 bytes and its policy's";
+            let note = "the flash's maps; a frame of the cache takes 33 bytes and its policy's";
             figure("memory", bytes, "bytes a page of 4 KiB", &format!("<= {BYTES_MAX}"), bytes <= BYTES_MAX, note);
             let (bar, pass) = (format!("<= {PRECONDITION_SECONDS_MAX}"), filled <= PRECONDITION_SECONDS_MAX);
             figure("precondition", filled, "s", &bar, pass, "1 TiB, steady state of random writes");

@@ -15,7 +15,7 @@ const WAS_ONCE: Recall = Recall::new(1);
 const WAS_OFTEN: Recall = Recall::new(2);
 
 /// Two queues, of pages used once and more than once, whose shares follow which of them misses more. 9 bytes a
-/// frame and 33 for each ghost, of which there are as many as frames: 42 bytes a frame.
+/// frame and 29 for each ghost, of which there are as many as frames: 38 bytes a frame.
 #[derive(Debug)]
 pub struct Arc {
     links: Links,

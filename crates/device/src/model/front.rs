@@ -137,6 +137,7 @@ impl Model {
     pub(super) fn send(&mut self, command: Command) {
         let end = command.address.checked_add(command.bytes.into());
         let fits = command.op == Op::Flush || end.is_some_and(|end| end <= self.capacity_bytes());
+        self.expect(command.address / PAGE_BYTES);
         let at = match command.op {
             Op::Load => self.ask(&command),
             Op::Store => self.store(&command),
@@ -158,6 +159,15 @@ impl Model {
             met: Met::Nothing,
         });
         self.agenda.push(at, Event::Arrived(job));
+    }
+
+    /// The page of a command, or its first, will be asked for.
+    #[inline]
+    fn expect(&self, page: u64) {
+        self.ftl.expect(page);
+        if let Some(cache) = &self.cache {
+            cache.expect(page);
+        }
     }
 
     fn ask(&mut self, command: &Command) -> u64 {

@@ -149,6 +149,13 @@ impl<M: PageMedia> PageFtl<M> {
         Ok(Outcome::Done(self.read_units(lpn, count)))
     }
 
+    /// Says that a unit will be asked for, whether there is one or not; changes nothing. The map is larger than what a
+    /// processor keeps near: its entry comes while the caller does other things, and a read does not wait for it.
+    #[inline]
+    pub fn expect(&self, lpn: u64) {
+        self.map.prefetch(lpn as usize);
+    }
+
     /// Writes `count` units. `payload` stands for the bytes where the media keeps any.
     ///
     /// # Errors
