@@ -58,6 +58,10 @@ pub enum Command {
     Serve(commands::serve::ServeArgs),
     /// Serve a running device over NBD
     Nbd(commands::nbd::NbdArgs),
+    /// Mount a running device as a file system
+    Mount(commands::mount::MountArgs),
+    /// Check a device's file system
+    Fsck(commands::mount::FsckArgs),
     /// Serve a device's memory to programs
     #[command(subcommand)]
     Window(commands::window::WindowCommand),

@@ -50,7 +50,7 @@ const MEANINGS: [(Exit, &str); 9] = [
 
 impl Exit {
     /// The meaning of a code that this program ended with.
-    fn of_code(code: i32) -> Option<Self> {
+    pub fn of_code(code: i32) -> Option<Self> {
         MEANINGS.iter().map(|(exit, _)| *exit).find(|exit| *exit as i32 == code)
     }
 }

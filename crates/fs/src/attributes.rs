@@ -3,6 +3,7 @@
 use rustix::io::Errno;
 
 use crate::record::{Inode, S_ISGID, S_ISUID, S_IXGRP, Time, key, key_with};
+use crate::state::State;
 use crate::system::FileSystem;
 
 /// Most bytes of an extended attribute's name.
@@ -42,6 +43,9 @@ pub enum Presence {
     Present,
 }
 
+/// What a program may do beside what its user may; goes with a change of the file (capabilities(7)).
+const CAPABILITIES: &[u8] = b"security.capability";
+
 /// A mode without what it gives those who execute the file.
 pub(crate) fn without_privileges(inode: &Inode) -> u32 {
     if inode.is_directory() {
@@ -50,6 +54,13 @@ pub(crate) fn without_privileges(inode: &Inode) -> u32 {
     // Without execution by the group it is no privilege (chmod(2)).
     let group = if inode.mode & S_IXGRP != 0 { S_ISGID } else { 0 };
     inode.mode & !(S_ISUID | group)
+}
+
+impl State {
+    /// The file has changed: its capabilities go.
+    pub(crate) fn drop_capabilities(&mut self, number: u64) -> Result<(), Errno> {
+        self.store.delete(&key_with(b'X', number, CAPABILITIES))
+    }
 }
 
 impl FileSystem {
@@ -77,6 +88,9 @@ impl FileSystem {
             let mut inode = before;
             if takes_privileges {
                 inode.mode = without_privileges(&inode);
+            }
+            if takes_privileges || changes.size.is_some() {
+                state.drop_capabilities(number)?;
             }
             if let Some(mode) = changes.mode {
                 inode.mode = inode.mode & !0o7777 | mode & 0o7777;
@@ -168,7 +182,7 @@ impl FileSystem {
         Ok(pairs.into_iter().map(|(key, _)| key[9..].to_vec()).collect())
     }
 
-    fn list_bytes(&self, state: &crate::state::State, number: u64) -> Result<usize, Errno> {
+    fn list_bytes(&self, state: &State, number: u64) -> Result<usize, Errno> {
         let pairs = state.store.range(&key(b'X', number), &key(b'X', number + 1), usize::MAX)?;
         Ok(pairs.iter().map(|(key, _)| key.len() - 9 + 1).sum())
     }

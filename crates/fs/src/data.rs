@@ -121,6 +121,7 @@ impl FileSystem {
             let before = state.inode(number)?;
             let mut inode = before;
             effects.apply(&mut inode);
+            state.drop_capabilities(number)?;
             if inode != before { state.put_inode(number, &inode) } else { Ok(()) }
         })
     }
@@ -191,6 +192,7 @@ impl FileSystem {
                 state.set_written(number, from, to, true)?;
                 inode.size = inode.size.max(end);
                 effects.apply(&mut inode);
+                state.drop_capabilities(number)?;
                 state.is_essential(number);
                 state.put_inode(number, &inode)
             })
@@ -367,6 +369,7 @@ impl FileSystem {
                 inode.size = end;
             }
             effects.apply(&mut inode);
+            state.drop_capabilities(number)?;
             state.is_essential(number);
             state.put_inode(number, &inode)
         });

@@ -7,6 +7,7 @@ pub mod device;
 pub mod domain;
 pub mod exp;
 pub mod fault;
+pub mod mount;
 pub mod nbd;
 pub mod replay;
 pub mod run;
@@ -99,6 +100,8 @@ pub fn run(command: Command, context: &Context) -> anyhow::Result<Exit> {
         Command::Demo(args) => demo::run(&args, context),
         Command::Serve(args) => serve::run(&args, context),
         Command::Nbd(args) => nbd::run(&args, context),
+        Command::Mount(args) => mount::run(&args, context),
+        Command::Fsck(args) => mount::fsck(&args, context),
         Command::Window(command) => window::run(&command, context),
         Command::Run(args) => run::run(&args, context),
         Command::Vm(args) => vm::run(&args, context),
