@@ -8,11 +8,12 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{
     Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
-    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
     ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use osier_fs::{
@@ -32,6 +33,32 @@ const ENTRIES: usize = 128;
 /// See the module.
 pub(super) struct Adapter {
     pub system: Arc<FileSystem>,
+    /// Where searches for data and holes are answered.
+    pub seeks: Sender<Search>,
+}
+
+/// A search for data or a hole.
+///
+/// The kernel (6.18) sends it without giving what it has collected for the file, so that what was just written would be
+/// a hole. It is told to forget the file's pages first, which makes it write them: to other threads than the one that
+/// asks, so this is none of those that answer requests.
+pub(super) struct Search {
+    number: u64,
+    offset: u64,
+    seek: Seek,
+    reply: ReplyLseek,
+}
+
+impl Search {
+    /// Answers.
+    pub fn run(self, system: &FileSystem, notifier: &Notifier) {
+        // A file whose pages nobody has is fine as it is.
+        let _ = notifier.inval_inode(INodeNo(self.number), self.offset.cast_signed(), 0);
+        match system.seek(self.number, self.offset, self.seek) {
+            Ok(found) => self.reply.offset(found.cast_signed()),
+            Err(refused) => self.reply.error(error(refused)),
+        }
+    }
 }
 
 /// The time, for what happens now.
@@ -497,10 +524,8 @@ impl Filesystem for Adapter {
             _ => return reply.error(Errno::EINVAL),
         };
         let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
-        match self.system.seek(ino.0, offset, seek) {
-            Ok(found) => reply.offset(found.cast_signed()),
-            Err(refused) => reply.error(error(refused)),
-        }
+        // Whoever answers is there as long as requests come; without it the reply that is dropped says EIO.
+        let _ = self.seeks.send(Search { number: ino.0, offset, seek, reply });
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use fuser::{BackgroundSession, Config, MountOption, SessionACL};
 use osier_fs::FileSystem;
 
-use super::adapter::Adapter;
+use super::adapter::{Adapter, Search};
 
 /// How a file system is mounted.
 #[derive(Debug, Clone)]
@@ -55,7 +55,13 @@ impl Mount {
         fuse.acl = if is_root { SessionACL::All } else { SessionACL::Owner };
         fuse.n_threads = Some(config.threads);
         fuse.clone_fd = true;
-        let session = fuser::spawn_mount(Adapter { system: Arc::clone(&system) }, &place, &fuse)?;
+        let (seeks, searches) = channel();
+        let adapter = Adapter { system: Arc::clone(&system), seeks };
+        let session = fuser::spawn_mount(adapter, &place, &fuse)?;
+        let (searched, notifier) = (Arc::clone(&system), session.notifier());
+        // It ends with the adapter.
+        let search = move || searches.into_iter().for_each(|search: Search| search.run(&searched, &notifier));
+        std::thread::Builder::new().name("search".to_owned()).spawn(search)?;
         let committer = commit_now_and_then(Arc::clone(&system), config.commit_interval)?;
         Ok(Mount { session: Some(session), committer: Some(committer), system, place })
     }
