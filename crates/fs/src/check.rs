@@ -201,8 +201,12 @@ impl Check<'_> {
     /// Every directory's parents lead to the root.
     fn compare_tree(&mut self) {
         let mut good = BTreeSet::from([ROOT]);
-        let directories: Vec<u64> =
-            self.inodes.iter().filter(|(_, inode)| inode.is_directory() && inode.nlink > 0).map(|(number, _)| *number).collect();
+        let directories: Vec<u64> = self
+            .inodes
+            .iter()
+            .filter(|(_, inode)| inode.is_directory() && inode.nlink > 0)
+            .map(|(number, _)| *number)
+            .collect();
         for number in directories {
             let (mut path, mut at) = (BTreeSet::new(), number);
             while !good.contains(&at) && path.insert(at) {

@@ -49,7 +49,9 @@ impl State {
             }
         }
         if next < to && extents.len() < limit {
-            for (key, value) in self.store.range(&key2(b'E', inode, next), &key2(b'E', inode, to), limit - extents.len())? {
+            for (key, value) in
+                self.store.range(&key2(b'E', inode, next), &key2(b'E', inode, to), limit - extents.len())?
+            {
                 extents.push(Extent::decode(last_number(&key)?, &value)?);
             }
         }

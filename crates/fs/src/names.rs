@@ -207,7 +207,13 @@ impl State {
     }
 
     /// Renames; what has lost a name by it.
-    fn rename(&mut self, from: (u64, &[u8]), to: (u64, &[u8]), existing: Existing, now: Time) -> Result<Option<u64>, Errno> {
+    fn rename(
+        &mut self,
+        from: (u64, &[u8]),
+        to: (u64, &[u8]),
+        existing: Existing,
+        now: Time,
+    ) -> Result<Option<u64>, Errno> {
         check_name(to.1)?;
         let entry = self.existing(from.0, from.1)?;
         self.directory(to.0)?;

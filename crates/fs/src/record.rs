@@ -103,8 +103,7 @@ impl Inode {
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Inode, Errno> {
         let mut from = Reader(bytes);
-        let [mode, uid, gid, nlink, rdev] =
-            [from.u32()?, from.u32()?, from.u32()?, from.u32()?, from.u32()?];
+        let [mode, uid, gid, nlink, rdev] = [from.u32()?, from.u32()?, from.u32()?, from.u32()?, from.u32()?];
         let [size, blocks, parent, cookie] = [from.u64()?, from.u64()?, from.u64()?, from.u64()?];
         let [atime, mtime, ctime, crtime] = [from.time()?, from.time()?, from.time()?, from.time()?];
         from.end()?;

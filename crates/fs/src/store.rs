@@ -197,7 +197,8 @@ impl Store {
         };
         let mut below = advance()?;
         while pairs.len() < limit {
-            let keys = [active.peek().map(|pair| pair.0), frozen.peek().map(|pair| pair.0), below.as_ref().map(|p| &p.0)];
+            let keys =
+                [active.peek().map(|pair| pair.0), frozen.peek().map(|pair| pair.0), below.as_ref().map(|p| &p.0)];
             let Some(least) = keys.into_iter().flatten().min().cloned() else { break };
             let is_active = active.peek().is_some_and(|pair| *pair.0 == least);
             let is_frozen = frozen.peek().is_some_and(|pair| *pair.0 == least);
@@ -239,7 +240,9 @@ type Found = Option<(Vec<u8>, Option<Vec<u8>>)>;
 /// The one with the greater key; of equal ones the first.
 fn pick(first: Found, second: Found, is_last: bool) -> Found {
     match (first, second) {
-        (Some(first), Some(second)) => Some(if (second.0 > first.0) == is_last && second.0 != first.0 { second } else { first }),
+        (Some(first), Some(second)) => {
+            Some(if (second.0 > first.0) == is_last && second.0 != first.0 { second } else { first })
+        }
         (first, second) => first.or(second),
     }
 }

@@ -134,8 +134,7 @@ impl FileSystem {
         let pair = (key(b'I', ROOT), root.encode());
         let live_bytes = (pair.0.len() + pair.1.len()) as u64;
         let counters = Counters { next_inode: ROOT + 1, inodes: 1, live_bytes };
-        let layer: Layer =
-            [(pair.0, Some(pair.1)), (COUNTERS.to_vec(), Some(counters.encode()))].into_iter().collect();
+        let layer: Layer = [(pair.0, Some(pair.1)), (COUNTERS.to_vec(), Some(counters.encode()))].into_iter().collect();
         store::initialize(&database, &layer).map_err(unusable)?;
         geometry.write(&*blocks).map_err(device("write the superblock"))?;
         FileSystem::start(blocks, geometry, database)
@@ -169,8 +168,12 @@ impl FileSystem {
             }
         }
         let committed = store::committed(&database).map_err(unusable)?;
-        let state =
-            State::new(Store::new(committed, counters.live_bytes), space, counters, geometry.store_bytes() / STORE_FACTOR);
+        let state = State::new(
+            Store::new(committed, counters.live_bytes),
+            space,
+            counters,
+            geometry.store_bytes() / STORE_FACTOR,
+        );
         let system = FileSystem {
             blocks,
             geometry,

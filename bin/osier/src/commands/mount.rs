@@ -87,7 +87,8 @@ pub fn run(args: &MountArgs, context: &Context) -> Result<Exit> {
         commit_interval: Duration::from_secs(args.commit_interval),
     };
     let mount = Mount::start(system, &args.dir, &config).map_err(|error| {
-        let text = format!("cannot mount at {}: {error}; FUSE needs /dev/fuse, and root or fusermount3", args.dir.display());
+        let text =
+            format!("cannot mount at {}: {error}; FUSE needs /dev/fuse, and root or fusermount3", args.dir.display());
         Failure::new(Exit::Failure, text)
     })?;
     tell!("{READY} {} at {}", args.device, args.dir.display());

@@ -407,7 +407,14 @@ impl Filesystem for Adapter {
         }
     }
 
-    fn readdirplus(&self, _request: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+    fn readdirplus(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
         let mut after = offset;
         loop {
             let entries = match self.system.entries(ino.0, after, ENTRIES) {

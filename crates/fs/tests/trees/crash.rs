@@ -152,10 +152,15 @@ fn check_bytes(there: &Model, moments: &[Moment], place: &str) {
         let size = node.bytes.len();
         for block in node.written.iter().copied().filter(|block| block * BLOCK < size) {
             let found = valid(&node.bytes, block, size);
-            let is_one = moments.iter().filter_map(|moment| moment.model.nodes.get(number)).any(|moment| {
-                moment.written.contains(&block) && valid(&moment.bytes, block, size) == found
-            });
-            assert!(is_one, "{place}: block {block} of {number} holds what was never there: {:?}", &found[..8.min(found.len())]);
+            let is_one = moments
+                .iter()
+                .filter_map(|moment| moment.model.nodes.get(number))
+                .any(|moment| moment.written.contains(&block) && valid(&moment.bytes, block, size) == found);
+            assert!(
+                is_one,
+                "{place}: block {block} of {number} holds what was never there: {:?}",
+                &found[..8.min(found.len())]
+            );
         }
     }
 }
@@ -163,7 +168,8 @@ fn check_bytes(there: &Model, moments: &[Moment], place: &str) {
 fn check_cut(events: &[Event], moments: &[Moment], at: usize, seed: u64) {
     let place = format!("seed {seed}, cut at {at}");
     let bytes = cut(events, at, &mut Random(seed << 32 | at as u64));
-    let system = FileSystem::mount(Arc::new(MemoryBlocks::from_bytes(bytes))).unwrap_or_else(|error| panic!("{place}: {error}"));
+    let system =
+        FileSystem::mount(Arc::new(MemoryBlocks::from_bytes(bytes))).unwrap_or_else(|error| panic!("{place}: {error}"));
     let faults = check(&system).unwrap().faults;
     assert!(faults.is_empty(), "{place}: {faults:?}");
     let there = read_all(&system);

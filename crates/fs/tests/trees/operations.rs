@@ -128,7 +128,8 @@ impl Pair {
     fn rename(&mut self) {
         let (from, to) = (self.node_of(true), self.node_of(true));
         let (first, second) = (self.name(), self.name());
-        let existing = [Existing::Replace, Existing::Replace, Existing::Keep, Existing::Exchange][self.random.below(4) as usize];
+        let existing =
+            [Existing::Replace, Existing::Replace, Existing::Keep, Existing::Exchange][self.random.below(4) as usize];
         let done = self.system.rename((from, &first), (to, &second), existing, time(self.clock));
         let expected = match existing {
             Existing::Exchange => self.model.exchange((from, &first), (to, &second)),
@@ -274,7 +275,8 @@ pub fn read_all(system: &FileSystem) -> Model {
         if inode.is_regular() {
             node.bytes = system.read(number, 0, inode.size as usize).unwrap();
             assert_eq!(node.bytes.len() as u64, inode.size);
-            let is_written = |block: &usize| system.seek(number, (block * BLOCK) as u64, Seek::Data) == Ok((block * BLOCK) as u64);
+            let is_written =
+                |block: &usize| system.seek(number, (block * BLOCK) as u64, Seek::Data) == Ok((block * BLOCK) as u64);
             node.written = (0..node.bytes.len().div_ceil(BLOCK)).filter(is_written).collect();
         }
         for name in system.attribute_names(number).unwrap() {
