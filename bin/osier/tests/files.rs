@@ -195,6 +195,9 @@ fn a_device_with_something_else_is_refused_and_in_the_background_the_answer_come
     };
     assert!(mount(&[]).status.success());
     fs::write(place.join("file"), "bytes").unwrap();
+    // Two at a time would destroy it.
+    assert_eq!(mount(&[]).status.code(), Some(4));
+    assert_eq!(osier(served.home.path()).args(["fsck", "d"]).output().unwrap().status.code(), Some(4));
     succeeds(Command::new("umount").arg(&place));
     // The process in the background still has something to make persistent.
     let until = Instant::now() + LIMIT;
@@ -319,6 +322,26 @@ fn fsx_finds_every_byte_where_it_put_it() {
             .arg(&file);
         succeeds(command.current_dir(served.home.path()));
     }
+    served.unmount();
+    served.fsck();
+}
+
+#[test]
+fn pjdfstest_finds_what_posix_says() {
+    let Some(pjdfstest) = peer("pjdfstest") else { return };
+    let Some(mut served) = Served::new("256MiB") else { return };
+    served.mount();
+    let configuration = "[features]\nposix_fallocate = {}\nrename_ctime = {}\nutime_now = {}\nutimensat = {}\n\
+                         [settings]\nnaptime = 0.01\n[dummy_auth]\nentries = [[\"nobody\", \"nogroup\"], [\"games\", \"games\"]]\n";
+    let path = served.home.path().join("pjdfstest.toml");
+    fs::write(&path, configuration).unwrap();
+    // Users without privileges have to reach it.
+    succeeds(Command::new("chmod").arg("755").arg(served.home.path()));
+    let output = Command::new(pjdfstest).arg("-c").arg(&path).arg("-p").arg(served.place()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("Summary: 0 failed"), "{said}");
+    let passed = said.rsplit_once(" skipped, ").and_then(|(_, rest)| rest.split(' ').next()?.parse().ok());
+    assert!(passed.is_some_and(|passed: u32| passed > 350), "{said}");
     served.unmount();
     served.fsck();
 }

@@ -189,8 +189,6 @@ impl redb::StorageBackend for Backend {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
     use redb::StorageBackend;
 
     use super::*;

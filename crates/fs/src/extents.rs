@@ -1,7 +1,7 @@
 //! A file's blocks: which of them lie where.
 //!
-//! Invariant: a file's extents do not overlap, and none is empty. Two that touch, in the file and on the device, and are
-//! alike, are one where they were made one after the other.
+//! Invariant: a file's extents do not overlap, and none is empty. Two that touch, in the file and on the device, and
+//! are alike, are one where they were made one after the other.
 
 use rustix::io::Errno;
 
@@ -42,11 +42,9 @@ impl State {
             return Ok(extents);
         }
         let mut next = from;
-        if let Some(extent) = self.extent_at_or_before(inode, from)? {
-            if extent.end() > from {
-                next = extent.end();
-                extents.push(extent);
-            }
+        if let Some(extent) = self.extent_at_or_before(inode, from)?.filter(|extent| extent.end() > from) {
+            next = extent.end();
+            extents.push(extent);
         }
         if next < to && extents.len() < limit {
             for (key, value) in

@@ -175,8 +175,6 @@ pub fn is_blank(blocks: &dyn Blocks) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
     use super::*;
     use crate::blocks::MemoryBlocks;
 

@@ -1,12 +1,12 @@
 //! A file system over a device's blocks, for one computer at a time.
 //!
-//! [`FileSystem`] has the operations that POSIX programs need, on anything that has the trait [`Blocks`]; how programs get
-//! at it is somebody else's business (`osier_front::fuse`). Metadata are keys and values in a transactional store over
-//! a region of the blocks; data lie in extents outside of it.
+//! [`FileSystem`] has the operations that POSIX programs need, on anything that has the trait [`Blocks`]; how programs
+//! get at it is somebody else's business (`osier_front::fuse`). Metadata are keys and values in a transactional store
+//! over a region of the blocks; data lie in extents outside of it.
 //!
 //! Invariants:
-//! 1. What the store on the device says is what the file system was after some operation: operations are whole in it, and
-//!    none is there without those before it.
+//! 1. What the store on the device says is what the file system was after some operation: operations are whole in
+//!    it, and none is there without those before it.
 //! 2. Data are persistent before the metadata that show them.
 //! 3. A block that was freed is given out only when the store on the device says so.
 //! 4. An operation that fails leaves nothing of itself in the metadata.

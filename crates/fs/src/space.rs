@@ -1,8 +1,8 @@
 //! Which blocks are free.
 //!
-//! Two bitmaps. A block is *used* when a file's extent has it: that is what the store is told. It is *held* when it must not
-//! be given out: it is used, or promised to a write that is under way, or freed by a transaction that is not committed. A
-//! block is never used without being held.
+//! Two bitmaps. A block is *used* when a file's extent has it: that is what the store is told. It is *held* when it
+//! must not be given out: it is used, or promised to a write that is under way, or freed by a transaction that is not
+//! committed. A block is never used without being held.
 
 use std::collections::BTreeSet;
 
@@ -238,8 +238,6 @@ fn set(bits: &mut [u64], block: u64, value: bool) {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
     use super::*;
 
     #[test]

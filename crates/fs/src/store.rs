@@ -1,4 +1,5 @@
-//! Keys and values in three layers: what changed since the last commit began, what is being committed, what is committed.
+//! Keys and values in three layers: what changed since the last commit began, what is being committed, what is
+//! committed.
 //!
 //! Operations change the uppermost layer in memory. A commit freezes it, gives it to `redb` as one transaction while
 //! operations go on above, and lets go of it when the transaction is persistent. So the store on the device is at each
@@ -14,8 +15,10 @@ use rustix::io::Errno;
 /// The one table; kinds of records differ by their keys' first byte.
 const TABLE: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("osier");
 
-/// Values by keys; nothing where a key was deleted.
-pub(crate) type Layer = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+/// A value, or nothing where a key was deleted.
+type Change = Option<Vec<u8>>;
+/// Values by keys.
+pub(crate) type Layer = BTreeMap<Vec<u8>, Change>;
 /// A key and its value.
 pub(crate) type Pair = (Vec<u8>, Vec<u8>);
 
@@ -31,7 +34,7 @@ pub(crate) struct Store {
     /// Bytes of all keys and values.
     live_bytes: u64,
     /// What the active layer had before, newest last, and how it was counted.
-    undo: Vec<(Vec<u8>, Option<Option<Vec<u8>>>)>,
+    undo: Vec<(Vec<u8>, Option<Change>)>,
     undo_counts: (usize, u64),
 }
 
@@ -171,7 +174,7 @@ impl Store {
                 None => None,
             };
             // Of equal keys the uppermost layer's counts.
-            let Some((key, value)) = pick(pick(active, frozen, true), committed, true) else { return Ok(None) };
+            let Some((key, value)) = pick(pick(active, frozen), committed) else { return Ok(None) };
             match value {
                 Some(value) => return Ok(Some((key, value))),
                 None => high = Bound::Excluded(key),
@@ -235,14 +238,12 @@ impl Store {
     }
 }
 
-type Found = Option<(Vec<u8>, Option<Vec<u8>>)>;
+type Found = Option<(Vec<u8>, Change)>;
 
 /// The one with the greater key; of equal ones the first.
-fn pick(first: Found, second: Found, is_last: bool) -> Found {
+fn pick(first: Found, second: Found) -> Found {
     match (first, second) {
-        (Some(first), Some(second)) => {
-            Some(if (second.0 > first.0) == is_last && second.0 != first.0 { second } else { first })
-        }
+        (Some(first), Some(second)) => Some(if second.0 > first.0 { second } else { first }),
         (first, second) => first.or(second),
     }
 }
@@ -258,8 +259,6 @@ fn is_empty(bounds: &(Bound<&[u8]>, Bound<&[u8]>)) -> bool {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
     use super::*;
 
     fn database() -> Database {

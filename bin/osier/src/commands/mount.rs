@@ -1,6 +1,6 @@
 //! `osier mount` and `osier fsck`: a device that is up, as a file system.
 
-use std::io::{BufRead, BufReader};
+use std::fs::{File, TryLockError};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -26,8 +26,8 @@ const THREADS_MAX: usize = 8;
 
 /// Mount a running device as a file system
 ///
-/// `osier serve` has the device up. Programs use the directory as any other; what was synced is there after any crash. It
-/// ends with `umount`, or with SIGINT or SIGTERM.
+/// `osier serve` has the device up. Programs use the directory as any other; what was synced is there after any crash.
+/// It ends with `umount`, or with SIGINT or SIGTERM.
 #[derive(Debug, Args)]
 pub struct MountArgs {
     /// The device: a name in the home, or a path
@@ -63,15 +63,16 @@ pub struct FsckArgs {
 /// # Errors
 /// That the device is not up, holds something else, or cannot be mounted there.
 pub fn run(args: &MountArgs, context: &Context) -> Result<Exit> {
-    if !args.foreground {
-        return in_background();
-    }
     let image = context.image_path(&args.device)?;
+    if !args.foreground {
+        return in_background(&image);
+    }
     let threads = args.threads.map_or_else(default_threads, usize::from);
     let place = std::fs::metadata(&args.dir).with_context(|| format!("looking at {}", args.dir.display()))?;
     if !place.is_dir() {
         return Err(Failure::new(Exit::BadInput, format!("{} is no directory", args.dir.display())).into());
     }
+    let _lock = lock(&image, &args.device)?;
     // One more for whoever commits.
     let disk = attach(&image, threads + 1)?;
     if disk.is_read_only() {
@@ -106,28 +107,60 @@ fn default_threads() -> usize {
     std::thread::available_parallelism().map_or(2, |count| (2 * count.get()).min(THREADS_MAX))
 }
 
+/// Makes sure that nobody else has the device's file system as long as the file is open: two at once would destroy it.
+fn lock(image: &Path, device: &str) -> Result<File> {
+    let path = image.join("mount.lock");
+    let what = || format!("locking {}", path.display());
+    let file = File::options().create(true).truncate(false).write(true).open(&path).with_context(what)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            let text = format!("the file system of {device} is mounted or being checked; unmount it first");
+            Err(Failure::new(Exit::Busy, text).into())
+        }
+        Err(TryLockError::Error(error)) => Err(error).with_context(what),
+    }
+}
+
 fn attach(image: &Path, lanes: usize) -> Result<DeviceDisk> {
     Ok(DeviceDisk::attach(&clients::socket(image), lanes)
         .map_err(|error| Failure::new(Exit::Missing, error.to_string()))?)
 }
 
-/// The same command once more, in a session of its own; it goes on when the file system is there.
-fn in_background() -> Result<Exit> {
+/// The same command once more, in a process group of its own, which says what it has to say to `mount.log` in the
+/// image; it goes on when the file system is there.
+fn in_background(image: &Path) -> Result<Exit> {
+    if !image.is_dir() {
+        return Err(Failure::new(Exit::Missing, format!("there is no device at {}", image.display())).into());
+    }
+    let path = image.join("mount.log");
+    // Another's log is not cut off: whoever holds the lock writes there.
+    let log =
+        File::options().create(true).append(true).open(&path).with_context(|| format!("opening {}", path.display()))?;
+    let begin = log.metadata().context("looking at the log")?.len() as usize;
     let program = std::env::current_exe().context("looking for this program")?;
     let mut command = Command::new(program);
     command.args(std::env::args_os().skip(1)).arg("--foreground");
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
     let mut child = command.spawn().context("starting the process that serves the file system")?;
-    let Some(errors) = child.stderr.take() else { return Ok(Exit::Failure) };
-    for line in BufReader::new(errors).lines() {
-        let line = line.context("listening to the process that serves the file system")?;
-        tell!("{line}");
-        if line.starts_with(READY) {
-            return Ok(Exit::Ok);
+    loop {
+        // Looked at before what it said is read, so that its last words are heard.
+        let status = child.try_wait().context("waiting for the process that serves the file system")?;
+        let bytes = std::fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+        let said = String::from_utf8_lossy(bytes.get(begin..).unwrap_or_default()).into_owned();
+        let is_there = said.lines().any(|line| line.starts_with(READY));
+        if is_there || status.is_some() {
+            said.lines().for_each(|line| tell!("{line}"));
+        }
+        match status {
+            _ if is_there => return Ok(Exit::Ok),
+            Some(status) => {
+                let exit = status.code().and_then(Exit::of_code).filter(|exit| *exit != Exit::Ok);
+                return Ok(exit.unwrap_or(Exit::Failure));
+            }
+            None => std::thread::sleep(LOOK),
         }
     }
-    let status = child.wait().context("waiting for the process that serves the file system")?;
-    Ok(status.code().and_then(Exit::of_code).filter(|exit| *exit != Exit::Ok).unwrap_or(Exit::Failure))
 }
 
 fn now() -> Time {
@@ -141,7 +174,7 @@ fn open(disk: Arc<DeviceDisk>, args: &MountArgs) -> Result<FileSystem> {
     let is_new = args.format || (content == Content::NoSuperblock && is_blank(&*disk).context("reading the device")?);
     if is_new {
         let mut identity = [0; 16];
-        std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut identity)?;
+        std::io::Read::read_exact(&mut File::open("/dev/urandom")?, &mut identity)?;
         tell!("osier: {} gets a new file system", args.device);
         return Ok(FileSystem::format(disk, identity, now()).map_err(refusal)?);
     }
@@ -169,7 +202,9 @@ fn refusal(error: MountError) -> Failure {
 /// # Errors
 /// That the device is not up, or holds no file system.
 pub fn fsck(args: &FsckArgs, context: &Context) -> Result<Exit> {
-    let disk: Arc<dyn Blocks> = Arc::new(attach(&context.image_path(&args.device)?, 1)?);
+    let image = context.image_path(&args.device)?;
+    let _lock = lock(&image, &args.device)?;
+    let disk: Arc<dyn Blocks> = Arc::new(attach(&image, 1)?);
     let system = FileSystem::mount(disk).map_err(refusal)?;
     let report = check(&system).context("reading the file system")?;
     if context.json {

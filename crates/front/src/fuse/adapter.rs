@@ -1,7 +1,7 @@
 //! The kernel's requests (`include/uapi/linux/fuse.h`) as operations of the file system.
 //!
-//! The kernel checks permissions itself (`default_permissions`), keeps locks itself, and asks for no handles: opening a file
-//! is answered with "not implemented", which it takes to mean that it need not ask.
+//! The kernel checks permissions itself (`default_permissions`), keeps locks itself, and asks for no handles: opening a
+//! file is answered with "not implemented", which it takes to mean that it need not ask.
 
 use std::ffi::OsStr;
 use std::io;

@@ -1,9 +1,9 @@
 //! The power is cut at every write: what a file system is at its next mount.
 //!
-//! A recorder keeps every block that is written, and every flush. A cut keeps all that was written before the last flush
-//! that had ended, and of what came later any choice, in any order, block by block. After each cut the file system must mount, be
-//! in order, be what it was after some operation, and that no earlier than the last one that was committed; and every block
-//! of a file must hold what some operation since then had written there.
+//! A recorder keeps every block that is written, and every flush. A cut keeps all that was written before the last
+//! flush that had ended, and of what came later any choice, in any order, block by block. After each cut the file
+//! system must mount, be in order, be what it was after some operation, and that no earlier than the last one that was
+//! committed; and every block of a file must hold what some operation since then had written there.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -145,8 +145,8 @@ fn valid(bytes: &[u8], block: usize, size: usize) -> Vec<u8> {
     valid
 }
 
-/// Every block that was written holds what was written there at one of the moments: not what another file had there, nor
-/// nothing. Of what was not overwritten since the commit that is what was committed.
+/// Every block that was written holds what was written there at one of the moments: not what another file had there,
+/// nor nothing. Of what was not overwritten since the commit that is what was committed.
 fn check_bytes(there: &Model, moments: &[Moment], place: &str) {
     for (number, node) in there.nodes.iter().filter(|(_, node)| node.is_regular()) {
         let size = node.bytes.len();
