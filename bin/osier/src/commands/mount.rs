@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
@@ -19,6 +19,8 @@ use crate::output::{print_json, tell};
 
 /// Between two looks whether it is to stop.
 const LOOK: Duration = Duration::from_millis(50);
+/// A process whose file system has just been unmounted has the last changes to make persistent.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 /// What the process in the background says when the file system is there.
 const READY: &str = "osier: mounted";
 /// Threads that answer the kernel when nobody says how many: most that are of use to one device.
@@ -112,13 +114,17 @@ fn lock(image: &Path, device: &str) -> Result<File> {
     let path = image.join("mount.lock");
     let what = || format!("locking {}", path.display());
     let file = File::options().create(true).truncate(false).write(true).open(&path).with_context(what)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => {
-            let text = format!("the file system of {device} is mounted or being checked; unmount it first");
-            Err(Failure::new(Exit::Busy, text).into())
+    let until = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) if Instant::now() < until => std::thread::sleep(LOOK),
+            Err(TryLockError::WouldBlock) => {
+                let text = format!("the file system of {device} is mounted or being checked; unmount it first");
+                return Err(Failure::new(Exit::Busy, text).into());
+            }
+            Err(TryLockError::Error(error)) => return Err(error).with_context(what),
         }
-        Err(TryLockError::Error(error)) => Err(error).with_context(what),
     }
 }
 

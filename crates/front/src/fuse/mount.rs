@@ -14,6 +14,9 @@ use osier_fs::FileSystem;
 
 use super::adapter::{Adapter, Search};
 
+/// Between two looks whether the kernel has let go.
+const LOOK: Duration = Duration::from_millis(10);
+
 /// How a file system is mounted.
 #[derive(Debug, Clone)]
 pub struct MountConfig {
@@ -81,12 +84,16 @@ impl Mount {
         // Whatever happens from here on, this much is safe.
         self.system.commit()?;
         if let Some(session) = self.session.take() {
-            if !session.guard.is_finished() && is_busy(&self.place) {
-                busy();
-                detach(&self.place)?;
-                session.join()?;
-            } else {
-                session.umount_and_join()?;
+            match unmount(&self.place, libc::UMOUNT_NOFOLLOW) {
+                _ if session.guard.is_finished() => std::mem::forget(session),
+                Err(error) if error.raw_os_error() == Some(libc::EPERM) => session.umount_and_join()?,
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                    busy();
+                    unmount(&self.place, libc::MNT_DETACH)?;
+                    wait_for(session);
+                }
+                // Where there is nothing to unmount somebody else has done it.
+                _ => wait_for(session),
             }
         }
         self.stop_committer();
@@ -105,8 +112,11 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // Unmounts.
-        drop(self.session.take());
+        match self.session.take() {
+            Some(session) if session.guard.is_finished() => std::mem::forget(session),
+            // Unmounts.
+            session => drop(session),
+        }
         self.stop_committer();
         if let Err(error) = self.system.commit() {
             tracing::error!(%error, "the last changes are lost");
@@ -114,14 +124,13 @@ impl Drop for Mount {
     }
 }
 
-/// Unmounts, if nobody uses it.
-fn is_busy(place: &Path) -> bool {
-    unmount(place, libc::UMOUNT_NOFOLLOW).is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY))
-}
-
-/// Takes it out of the tree; it ends when nobody uses it any more.
-fn detach(place: &Path) -> io::Result<()> {
-    unmount(place, libc::MNT_DETACH)
+/// Waits until the kernel asks for nothing any more.
+fn wait_for(session: BackgroundSession) {
+    while !session.guard.is_finished() {
+        std::thread::sleep(LOOK);
+    }
+    // Dropped, it would unmount whatever is at the place by then.
+    std::mem::forget(session);
 }
 
 fn unmount(place: &Path, flags: libc::c_int) -> io::Result<()> {
