@@ -62,6 +62,10 @@ pub enum Command {
     NvmeTcp(commands::nvme_tcp::NvmeTcpArgs),
     /// Show a device to a browser and to Prometheus
     Dashboard(commands::dashboard::DashboardArgs),
+    /// Mount a running device as a file system
+    Mount(commands::mount::MountArgs),
+    /// Check a device's file system
+    Fsck(commands::mount::FsckArgs),
     /// Serve a device's memory to programs
     #[command(subcommand)]
     Window(commands::window::WindowCommand),

@@ -168,7 +168,7 @@ fn a_stock_kernel_keeps_an_ext4_over_nbd_while_domains_are_killed() {
     guest.run(&format!("port={} via=nbd", server.port), |line| {
         calm(line);
         if line == "guest: writes 5 of 24" || line == "guest: writes 15 of 24" {
-            signal(served.domains()[killed], "KILL");
+            signal(served.children()[killed], "KILL");
             killed += 1;
         }
     });

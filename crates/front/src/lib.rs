@@ -3,12 +3,14 @@
 //! - [`window`]: the device's half of the CXL.mem window. The programs' half is `osier-client`.
 //! - [`nbd`]: the device as a network block device.
 //! - [`nvme_tcp`]: the device as an NVMe subsystem over TCP.
+//! - [`fuse`]: the device as a file system.
 //! - [`dashboard`]: what a device does, as a page, as JSON and as metrics.
 //!
 //! [`nbd`] and [`nvme_tcp`] serve anything that is a [`volume::Volume`]; [`DeviceExport`] is a device.
 
 pub mod dashboard;
 mod device;
+pub mod fuse;
 mod listen;
 #[cfg(test)]
 #[path = "../tests/nbd/memory.rs"]

@@ -9,6 +9,7 @@ pub mod domain;
 pub mod exp;
 pub mod fault;
 pub mod fronts;
+pub mod mount;
 pub mod nbd;
 pub mod nvme_tcp;
 pub mod replay;
@@ -104,6 +105,8 @@ pub fn run(command: Command, context: &Context) -> anyhow::Result<Exit> {
         Command::Nbd(args) => nbd::run(&args, context),
         Command::NvmeTcp(args) => nvme_tcp::run(&args, context),
         Command::Dashboard(args) => dashboard::run(&args, context),
+        Command::Mount(args) => mount::run(&args, context),
+        Command::Fsck(args) => mount::fsck(&args, context),
         Command::Window(command) => window::run(&command, context),
         Command::Run(args) => run::run(&args, context),
         Command::Vm(args) => vm::run(&args, context),

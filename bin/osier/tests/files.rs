@@ -1,0 +1,344 @@
+//! A device as a file system for real programs: they find what they expect, and what they synced outlives any death.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long something may take before a test calls it a hang, on slow machines too.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Operations of one run of fsx; there are four.
+const FSX_OPERATIONS: &str = "15000";
+
+/// A device that is served, and a place to mount it at.
+struct Served {
+    home: tempfile::TempDir,
+    process: Child,
+    mount: Option<Child>,
+}
+
+impl Served {
+    /// Nothing where file systems cannot be mounted, and that is said.
+    fn new(capacity: &str) -> Option<Served> {
+        let root = Command::new("id").arg("-u").output().unwrap().stdout == b"0\n";
+        if !root || !Path::new("/dev/fuse").exists() {
+            println!("SKIPPED: file systems are mounted only as root, with /dev/fuse");
+            return None;
+        }
+        let home = tempfile::tempdir().unwrap();
+        succeeds(osier(home.path()).args(["device", "create", "d", "--capacity", capacity]));
+        fs::create_dir(home.path().join("m")).unwrap();
+        let log = File::create(home.path().join("log")).unwrap();
+        let process = osier(home.path()).args(["serve", "d", "--no-model-timing"]).stderr(log).spawn().unwrap();
+        let served = Served { home, process, mount: None };
+        served.await_text("log", "is up");
+        Some(served)
+    }
+
+    fn place(&self) -> PathBuf {
+        self.home.path().join("m")
+    }
+
+    fn text(&self, log: &str) -> String {
+        fs::read_to_string(self.home.path().join(log)).unwrap_or_default()
+    }
+
+    fn await_text(&self, log: &str, text: &str) {
+        let until = Instant::now() + LIMIT;
+        while !self.text(log).contains(text) {
+            assert!(Instant::now() < until, "{}", self.text(log));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn mount(&mut self) {
+        let log = File::create(self.home.path().join("mount")).unwrap();
+        let mut command = osier(self.home.path());
+        command.args(["mount", "d"]).arg(self.place()).arg("--foreground").stderr(log);
+        self.mount = Some(command.spawn().unwrap());
+        self.await_text("mount", "osier: mounted");
+    }
+
+    /// Ends the mount as an operator does.
+    fn unmount(&mut self) {
+        succeeds(Command::new("umount").arg(self.place()));
+        let status = self.mount.take().unwrap().wait().unwrap();
+        assert!(status.success(), "{}", self.text("mount"));
+    }
+
+    fn fsck(&self) {
+        let said = succeeds(osier(self.home.path()).args(["fsck", "d"]));
+        assert!(String::from_utf8_lossy(&said.stderr).contains("all is well"));
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.place()).stderr(Stdio::null()).status();
+        if let Some(mut mount) = self.mount.take() {
+            let _ = mount.kill();
+            let _ = mount.wait();
+        }
+        signal(self.process.id(), "TERM");
+        let _ = self.process.wait();
+    }
+}
+
+fn osier(home: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_osier"));
+    command.env("OSIER_HOME", home).env_remove("OSIER_CONFIG").stdin(Stdio::null()).stdout(Stdio::null());
+    command
+}
+
+fn succeeds(command: &mut Command) -> Output {
+    let output = command.stdout(Stdio::piped()).output().unwrap();
+    let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{command:?}: {said}{errors}");
+    output
+}
+
+fn signal(pid: u32, name: &str) {
+    let _ = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).stderr(Stdio::null()).status();
+}
+
+fn has(program: &str) -> bool {
+    let found =
+        Command::new("sh").args(["-c", &format!("command -v {program}")]).stdout(Stdio::null()).status().unwrap();
+    if !found.success() {
+        println!("SKIPPED: {program} is not here");
+    }
+    found.success()
+}
+
+fn pattern(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed | 1;
+    let mut next = || {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        (state >> 33) as u8
+    };
+    (0..length).map(|_| next()).collect()
+}
+
+#[test]
+fn programs_find_a_file_system_as_they_know_it_and_again_after_it_was_unmounted() {
+    let Some(mut served) = Served::new("256MiB") else { return };
+    served.mount();
+    let place = served.place();
+    if has("git") {
+        let git = |dir: &Path, arguments: &[&str]| {
+            let name = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"];
+            succeeds(Command::new("git").args(name).args(arguments).current_dir(dir).env("HOME", "/nonexistent"));
+        };
+        let project = place.join("project");
+        fs::create_dir(&project).unwrap();
+        git(&project, &["init", "-q"]);
+        for round in 0..5_u64 {
+            for file in 0..40_u64 {
+                fs::write(project.join(format!("file-{file}")), pattern(round * 100 + file, 3000)).unwrap();
+            }
+            git(&project, &["add", "."]);
+            git(&project, &["commit", "-q", "-m", "a round"]);
+        }
+        git(&place, &["clone", "-q", "project", "copy"]);
+        git(&place.join("copy"), &["fsck", "--strict"]);
+        git(&place.join("copy"), &["gc", "-q"]);
+    }
+    if has("sqlite3") {
+        let script = "pragma journal_mode=wal; create table t(a); with recursive c(x) as (select 1 union all select x+1 \
+                      from c where x<5000) insert into t select hex(randomblob(99)) from c; delete from t where rowid % 3 = 0; vacuum;";
+        succeeds(Command::new("sqlite3").arg(place.join("data.db")).arg(script));
+    }
+    // What was just written, before anybody syncs it, is data and no hole.
+    let sparse = File::create_new(place.join("sparse")).unwrap();
+    sparse.set_len(1 << 30).unwrap();
+    sparse.write_all_at(&pattern(1, 5000), 300_000_000).unwrap();
+    succeeds(Command::new("cp").arg("--sparse=always").arg(place.join("sparse")).arg(place.join("second")));
+    succeeds(Command::new("cmp").arg(place.join("sparse")).arg(place.join("second")));
+    drop(sparse);
+    served.unmount();
+    served.fsck();
+    served.mount();
+    if has("git") {
+        succeeds(
+            Command::new("git")
+                .args(["-C", "copy", "fsck", "--strict"])
+                .current_dir(&place)
+                .env("HOME", "/nonexistent"),
+        );
+    }
+    if has("sqlite3") {
+        let said = succeeds(Command::new("sqlite3").arg(place.join("data.db")).arg("pragma integrity_check;"));
+        assert_eq!(String::from_utf8_lossy(&said.stdout).trim(), "ok");
+    }
+    succeeds(Command::new("cmp").arg(place.join("sparse")).arg(place.join("second")));
+    // SIGTERM is as good as `umount`.
+    let mut mount = served.mount.take().unwrap();
+    signal(mount.id(), "TERM");
+    assert!(mount.wait().unwrap().success(), "{}", served.text("mount"));
+    served.fsck();
+}
+
+#[test]
+fn a_device_with_something_else_is_refused_and_in_the_background_the_answer_comes_when_it_is_mounted() {
+    let Some(served) = Served::new("64MiB") else { return };
+    let place = served.place();
+    let mount = |options: &[&str]| {
+        let mut command = osier(served.home.path());
+        command.args(["mount", "d"]).arg(&place).args(options).output().unwrap()
+    };
+    assert!(mount(&[]).status.success());
+    fs::write(place.join("file"), "bytes").unwrap();
+    // Two at a time would destroy it.
+    assert_eq!(mount(&[]).status.code(), Some(4));
+    assert_eq!(osier(served.home.path()).args(["fsck", "d"]).output().unwrap().status.code(), Some(4));
+    succeeds(Command::new("umount").arg(&place));
+    // The process in the background may still have something to make persistent: that is waited for.
+    served.fsck();
+    assert!(mount(&[]).status.success());
+    assert_eq!(fs::read_to_string(place.join("file")).unwrap(), "bytes");
+    succeeds(Command::new("umount").arg(&place));
+    // Anything else in the first block is no file system.
+    let socket = served.home.path().join("d/nvme.sock");
+    let mut queue = osier_client::Queue::attach(&socket, 1, 4096).unwrap();
+    let slot = queue.take().unwrap();
+    queue.buffer(slot).write(0, &[0x55; 4096]);
+    queue.submit(slot, &osier_client::Ask::Write { block: 0, blocks: 1, fua: true });
+    queue.ring();
+    assert!(queue.wait(LIMIT).unwrap().1.is_success());
+    drop(queue);
+    let refused = mount(&[]);
+    assert_eq!(refused.status.code(), Some(3));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--format"), "{refused:?}");
+    assert!(mount(&["--format"]).status.success());
+    assert!(fs::read_dir(&place).unwrap().next().is_none());
+    succeeds(Command::new("umount").arg(&place));
+}
+
+/// Writes and syncs files until it fails; which ones were synced.
+fn write_and_sync(place: &Path, writer: u64, synced: &Mutex<Vec<(PathBuf, u64, usize)>>, is_over: &AtomicBool) {
+    for index in 0.. {
+        let (seed, length) = (writer << 32 | index, 1 + (index * 7919 % 60_000) as usize);
+        let path = place.join(format!("{writer}-{index}"));
+        let written = File::create_new(&path).and_then(|mut file| {
+            file.write_all(&pattern(seed, length))?;
+            file.sync_all()
+        });
+        // Once it is killed nothing is answered any more.
+        if written.is_err() {
+            return;
+        }
+        synced.lock().unwrap().push((path, seed, length));
+        if is_over.load(Ordering::Relaxed) {
+            return;
+        }
+        // Others are removed again, so that blocks change hands.
+        if index % 4 == 3 {
+            let gone = place.join(format!("{writer}-{}", index - 1));
+            synced.lock().unwrap().retain(|(path, ..)| *path != gone);
+            let _ = fs::remove_file(gone);
+        }
+    }
+}
+
+#[test]
+fn what_was_synced_is_there_after_the_mounts_process_was_killed_under_load() {
+    let Some(mut served) = Served::new("256MiB") else { return };
+    let (synced, place) = (Mutex::new(Vec::new()), served.place());
+    for round in 0..4_u64 {
+        served.mount();
+        let is_over = AtomicBool::new(false);
+        let pid = served.mount.as_ref().unwrap().id();
+        std::thread::scope(|scope| {
+            for writer in 0..3 {
+                let (synced, place, is_over) = (&synced, &place, &is_over);
+                scope.spawn(move || write_and_sync(place, round * 10 + writer, synced, is_over));
+            }
+            std::thread::sleep(Duration::from_millis(700 + 300 * round));
+            signal(pid, "KILL");
+            is_over.store(true, Ordering::Relaxed);
+        });
+        served.mount.take().unwrap().wait().unwrap();
+        succeeds(Command::new("umount").arg("-l").arg(&place));
+        served.fsck();
+        served.mount();
+        let synced = synced.lock().unwrap();
+        assert!(synced.len() as u64 > 3 * round, "round {round}: only {} files", synced.len());
+        for (path, seed, length) in synced.iter() {
+            let mut bytes = Vec::new();
+            File::open(path)
+                .unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+                .read_to_end(&mut bytes)
+                .unwrap();
+            assert!(bytes == pattern(*seed, *length), "round {round}: {}", path.display());
+        }
+        drop(synced);
+        served.unmount();
+        served.fsck();
+    }
+}
+
+/// A program that `scripts/file-peers` gets.
+fn peer(name: &str) -> Option<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let output = Command::new(root.join("scripts/file-peers")).output().unwrap();
+    if !output.status.success() {
+        println!("SKIPPED: {}", String::from_utf8_lossy(&output.stderr).trim());
+        return None;
+    }
+    Some(root.join("target/file-peers/bin").join(name))
+}
+
+#[test]
+fn fsx_finds_every_byte_where_it_put_it() {
+    let Some(fsx) = peer("fsx") else { return };
+    let Some(mut served) = Served::new("256MiB") else { return };
+    served.mount();
+    // Every operation that it knows.
+    let configuration = "[weights]\nclose_open = 1\ninvalidate = 1\nmapread = 10\nmapwrite = 10\nread = 10\nwrite = 10\n\
+                         truncate = 10\nfsync = 1\nfdatasync = 1\nposix_fallocate = 5\npunch_hole = 10\nsendfile = 5\n\
+                         posix_fadvise = 1\ncopy_file_range = 5\n";
+    let path = served.home.path().join("fsx.toml");
+    fs::write(&path, configuration).unwrap();
+    for seed in ["1", "2", "3", "4"] {
+        let file = served.place().join("fsx");
+        let mut command = Command::new(&fsx);
+        // Its artifacts belong beside the file system, not into it.
+        command
+            .arg("-f")
+            .arg(&path)
+            .arg("-P")
+            .arg(served.home.path())
+            .args(["-N", FSX_OPERATIONS, "-S", seed])
+            .arg(&file);
+        succeeds(command.current_dir(served.home.path()));
+    }
+    served.unmount();
+    served.fsck();
+}
+
+#[test]
+fn pjdfstest_finds_what_posix_says() {
+    let Some(pjdfstest) = peer("pjdfstest") else { return };
+    let Some(mut served) = Served::new("256MiB") else { return };
+    served.mount();
+    let configuration = "[features]\nposix_fallocate = {}\nrename_ctime = {}\nutime_now = {}\nutimensat = {}\n\
+                         [settings]\nnaptime = 0.01\n[dummy_auth]\nentries = [[\"nobody\", \"nogroup\"], [\"games\", \"games\"]]\n";
+    let path = served.home.path().join("pjdfstest.toml");
+    fs::write(&path, configuration).unwrap();
+    // Users without privileges have to reach it.
+    succeeds(Command::new("chmod").arg("755").arg(served.home.path()));
+    let output = Command::new(pjdfstest).arg("-c").arg(&path).arg("-p").arg(served.place()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("Summary: 0 failed"), "{said}");
+    let passed = said.rsplit_once(" skipped, ").and_then(|(_, rest)| rest.split(' ').next()?.parse().ok());
+    assert!(passed.is_some_and(|passed: u32| passed > 350), "{said}");
+    served.unmount();
+    served.fsck();
+}
