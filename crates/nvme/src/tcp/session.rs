@@ -314,8 +314,8 @@ impl Session {
         self.open.len()
     }
 
-    /// Whether there is something that may go on when bytes are sent: some that are not understood yet, or commands that
-    /// wait for room.
+    /// Whether there is something that may go on when bytes are sent: bytes that are not understood yet, or commands
+    /// that wait for room.
     #[must_use]
     pub fn has_more(&self) -> bool {
         self.end.is_none() && !(self.input.is_empty() && self.waiting.is_empty())
