@@ -379,8 +379,8 @@ impl<P: Eviction> Cache<P> {
         }
     }
 
-    /// Says that a page will be asked for; changes nothing. Of a large cache, its place in the table comes near while the
-    /// caller does other things, and the request does not wait for it.
+    /// Says that a page will be asked for; changes nothing. Of a large cache, its place in the table comes near while
+    /// the caller does other things, and the request does not wait for it.
     #[inline]
     pub fn expect(&self, page: u64) {
         self.table.prefetch(page);
