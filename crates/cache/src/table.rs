@@ -1,8 +1,8 @@
 //! From page to a 32-bit number: a hash table with chains that answers the same on every machine.
 //!
 //! The pages themselves stay with the caller, who is asked whether a number is the one. A number is in one chain at
-//! most, so the chains need no nodes: each number has a place for the one behind it. A page that goes in is the first of
-//! its chain; one that goes out is unlinked, where open addressing would look at all that follows to close the gap.
+//! most, so the chains need no nodes: each number has a place for the one behind it. A page that goes in is the first
+//! of its chain; one that goes out is unlinked, where open addressing would look at all that follows to close the gap.
 //!
 //! There are two buckets for each number that the table was made for: with the chains 12 bytes of memory for each.
 
