@@ -114,6 +114,32 @@ fn front_ends_come_up_with_the_device_and_come_back_when_they_are_killed() {
 }
 
 #[test]
+fn a_mount_that_is_killed_is_mounted_again_with_all_that_was_synced() {
+    if std::fs::File::open("/dev/fuse").is_err() {
+        // Not by `eprintln`, which a test that passes does not show.
+        let _ = writeln!(std::io::stderr(), "SKIPPED: /dev/fuse cannot be opened here");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let mut served = Served::sized("128MiB", &["--mount", directory.path().to_str().unwrap()]);
+    until("no file system", &served, || served.log().contains("osier: mounted").then_some(()));
+    let path = directory.path().join("file");
+    for round in 0..3_u8 {
+        let bytes = vec![round; 100_000];
+        std::fs::write(&path, &bytes).unwrap();
+        std::fs::File::open(&path).unwrap().sync_all().unwrap();
+        let pid = until("no process", &served, || front(&served, "mount"));
+        signal(pid, "KILL");
+        until("the file is not as it was synced", &served, || {
+            front(&served, "mount").filter(|now| *now != pid)?;
+            std::fs::read(&path).ok().filter(|found| *found == bytes)
+        });
+    }
+    served.stop();
+    assert!(!path.exists(), "it is still mounted");
+}
+
+#[test]
 fn the_dashboard_has_exact_counts_and_knows_who_is_there_and_who_died() {
     let mut served = Served::new(&DASHBOARD);
     let address = dashboard(&served);

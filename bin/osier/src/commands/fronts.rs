@@ -45,6 +45,9 @@ pub struct FrontsArgs {
     /// Serve NVMe/TCP at this address, such as 127.0.0.1:4420
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub nvme_tcp: Option<SocketAddr>,
+    /// Mount the device's file system at this directory
+    #[arg(long, value_name = "DIR")]
+    pub mount: Option<PathBuf>,
     /// Show the dashboard and metrics at this address, such as 127.0.0.1:9630
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub dashboard: Option<SocketAddr>,
@@ -59,6 +62,7 @@ impl FrontsArgs {
         FrontsArgs {
             nbd: if self.nbd.is_empty() { configured.nbd.clone() } else { self.nbd },
             nvme_tcp: self.nvme_tcp.or(configured.nvme_tcp),
+            mount: self.mount.or_else(|| configured.mount.clone()),
             dashboard: self.dashboard.or(configured.dashboard),
             allow_remote: self.allow_remote || configured.allow_remote,
         }
@@ -82,6 +86,9 @@ impl FrontsArgs {
             if let Some(address) = address {
                 add(command, "--listen", &address.to_string());
             }
+        }
+        if let Some(directory) = &self.mount {
+            commands.push(vec!["mount".into(), image.into(), directory.into(), "--foreground".into()]);
         }
         commands
     }
@@ -133,8 +140,10 @@ impl Fronts {
     pub fn start(wanted: &FrontsArgs, image: &Path) -> Result<Fronts> {
         let program = std::env::current_exe().context("finding this program, to start front ends")?;
         let image = std::path::absolute(image).context("finding the image, to start front ends")?;
+        // A mount's directory is its second word, the place of others the word behind their option.
+        let place = |arguments: &[OsString]| if arguments[0] == "mount" { 2 } else { 3 };
         let front = |arguments: Vec<OsString>| Front {
-            name: [0, 3].map(|at| arguments[at].to_string_lossy()).join(" "),
+            name: format!("{} {}", arguments[0].display(), arguments[place(&arguments)].display()),
             arguments,
             child: None,
             started: Instant::now(),
@@ -286,12 +295,14 @@ mod tests {
         let configured = FrontsArgs {
             nbd: vec!["/run/d.nbd".into()],
             nvme_tcp: None,
+            mount: Some("/mnt/e".into()),
             dashboard: Some(([127, 0, 0, 1], 1).into()),
             allow_remote: false,
         };
         let said = FrontsArgs { nbd: vec!["127.0.0.1:2".into()], ..FrontsArgs::default() };
         let both = said.or(&configured);
         assert_eq!((both.nbd, both.dashboard), (vec!["127.0.0.1:2".into()], configured.dashboard));
+        assert_eq!(both.mount, configured.mount);
         assert_eq!(FrontsArgs::default().or(&configured), configured);
     }
 
@@ -300,6 +311,7 @@ mod tests {
         let fronts = FrontsArgs {
             nbd: vec!["127.0.0.1:10809".into(), "/run/d.nbd".into()],
             nvme_tcp: Some(([127, 0, 0, 1], 4420).into()),
+            mount: Some("/mnt/d".into()),
             dashboard: Some(([127, 0, 0, 1], 9630).into()),
             allow_remote: true,
         };
@@ -311,6 +323,7 @@ mod tests {
             "nbd /d --unix /run/d.nbd --allow-remote",
             "nvme-tcp /d --listen 127.0.0.1:4420 --allow-remote",
             "dashboard /d --listen 127.0.0.1:9630 --allow-remote",
+            "mount /d /mnt/d --foreground",
         ];
         assert_eq!(text, expected);
         assert!(fronts.check().is_ok());

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use osier_front::fuse::{DeviceDisk, Mount, MountConfig};
+use osier_front::fuse::{DeviceDisk, Mount, MountConfig, take_out};
 use osier_fs::{Blocks, Content, FileSystem, MountError, Time, check, is_blank, probe};
 use osier_runtime::clients;
 
-use super::Context;
+use super::{Context, fronts};
 use crate::exit::{Exit, Failure};
 use crate::output::{print_json, tell};
 
@@ -70,11 +70,20 @@ pub fn run(args: &MountArgs, context: &Context) -> Result<Exit> {
         return in_background(&image);
     }
     let threads = args.threads.map_or_else(default_threads, usize::from);
-    let place = std::fs::metadata(&args.dir).with_context(|| format!("looking at {}", args.dir.display()))?;
-    if !place.is_dir() {
+    fronts::tie_to_supervisor()?;
+    let _lock = lock(&image, &args.device)?;
+    let looking = || format!("looking at {}", args.dir.display());
+    let place = match std::fs::metadata(&args.dir) {
+        // What a process that was killed has left in the tree; nobody can use it any more.
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
+            take_out(&args.dir).with_context(|| format!("unmounting what died at {}", args.dir.display()))?;
+            std::fs::metadata(&args.dir)
+        }
+        place => place,
+    };
+    if !place.with_context(looking)?.is_dir() {
         return Err(Failure::new(Exit::BadInput, format!("{} is no directory", args.dir.display())).into());
     }
-    let _lock = lock(&image, &args.device)?;
     // One more for whoever commits.
     let disk = attach(&image, threads + 1)?;
     if disk.is_read_only() {

@@ -15,4 +15,4 @@ mod disk;
 mod mount;
 
 pub use disk::{DeviceDisk, DiskError};
-pub use mount::{Mount, MountConfig};
+pub use mount::{Mount, MountConfig, take_out};

@@ -4,6 +4,7 @@ use std::ffi::CString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -131,6 +132,20 @@ fn wait_for(session: BackgroundSession) {
     }
     // Dropped, it would unmount whatever is at the place by then.
     std::mem::forget(session);
+}
+
+/// Takes out of the tree what a process that died had mounted.
+///
+/// # Errors
+/// What the system says; without root that is what `fusermount3` says.
+pub fn take_out(place: &Path) -> io::Result<()> {
+    match unmount(place, libc::MNT_DETACH) {
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+            let status = Command::new("fusermount3").args(["-u", "-z"]).arg(place).status()?;
+            if status.success() { Ok(()) } else { Err(io::Error::other(format!("fusermount3 ended with {status}"))) }
+        }
+        done => done,
+    }
 }
 
 fn unmount(place: &Path, flags: libc::c_int) -> io::Result<()> {
