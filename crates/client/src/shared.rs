@@ -70,6 +70,8 @@ pub struct Shared {
     pub commands: Mutex<HashMap<u32, Option<Result<Report, Refusal>>>>,
     pub ended: Condvar,
     pub timing: Timing,
+    /// What a load that hits the device's cache is to take; 0 for what this machine's memory takes.
+    pub hit_ns: AtomicU64,
 }
 
 /// Nanoseconds of the monotonic clock, the same in all processes.

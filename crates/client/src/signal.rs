@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::error::WindowError;
 use crate::fault::{Ended, resolve};
+use crate::hits;
 use crate::shared::{DEAD, Shared};
 use crate::window::FaultMode;
 
@@ -56,7 +57,7 @@ fn install() {
 }
 
 /// The window that an address lies in.
-fn window_at(address: usize) -> Option<(&'static Shared, u64)> {
+pub fn window_at(address: usize) -> Option<(&'static Shared, u64)> {
     WINDOWS.iter().find_map(|place| {
         // SAFETY: whoever noted a window keeps it until it is forgotten, and nobody touches one that is being closed.
         let shared = unsafe { place.load(Ordering::Acquire).as_ref() }?;
@@ -123,6 +124,7 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
         shared.say("SIGBUS: the device cannot read a page: its flash has lost the bytes");
         return chain(signal, info, context);
     }
+    hits::note_handled();
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
 }
