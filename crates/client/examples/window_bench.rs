@@ -309,8 +309,6 @@ fn timed() -> Result<(), Box<dyn std::error::Error>> {
 struct Chain<'a> {
     window: &'a Window,
     lines: usize,
-    /// Whether the window's hits have a latency, so that this thread is to be sampled.
-    is_delayed: bool,
 }
 
 impl Chain<'_> {
@@ -328,23 +326,23 @@ impl Chain<'_> {
             let next = order[(at + 1) % lines] * Chain::LINE;
             words[line * Chain::LINE / 8].store(next as u64, std::sync::atomic::Ordering::Relaxed);
         }
-        Chain { window, lines, is_delayed: false }
+        Chain { window, lines }
     }
 
     /// The same chain in a window of the same device whose hits have a latency.
     fn in_window<'a>(&self, window: &'a Window) -> Chain<'a> {
-        Chain { window, lines: self.lines, is_delayed: true }
+        Chain { window, lines: self.lines }
     }
 
-    /// Nanoseconds of a step, with samples' delays if there are any.
-    fn walk(&self, steps: usize) -> f64 {
+    /// Nanoseconds of a step; with the latency of hits, if the window has one and it is wanted.
+    fn walk(&self, steps: usize, is_delayed: bool) -> f64 {
         let words = self.window.words();
         let follow = |steps: usize| {
             (0..steps).fold(0, |at: u64, _| words[at as usize / 8].load(std::sync::atomic::Ordering::Relaxed))
         };
         // Every page is mapped.
         (0..self.lines * Chain::LINE / PAGE).for_each(|page| touch(self.window, page, false));
-        if self.is_delayed {
+        if is_delayed {
             hits::enter_thread();
         }
         let began = thread_seconds();
@@ -390,16 +388,23 @@ fn hits() -> Result<(), Box<dyn std::error::Error>> {
         let chain = plain.in_window(&window);
         let before = misses(&window);
         let mut machine = Vec::new();
-        let [ratio, step, with] = medians(TURNS, || {
+        let [ratio, added, step, with, rest] = medians(TURNS, || {
             let from = hits::figures().unwrap_or_default();
-            let (one, with, other) = (plain.walk(STEPS), chain.walk(STEPS), plain.walk(STEPS));
+            let injected_ns = || hits::figures().unwrap_or_default().injected_ns;
+            // In the same window: where page tables come to lie makes a difference.
+            let (one, before) = (chain.walk(STEPS, false), injected_ns());
+            let (with, after) = (chain.walk(STEPS, true), injected_ns());
+            let without = f64::midpoint(one, chain.walk(STEPS, false));
             let machine_ns = machine_between(&from, &hits::figures().unwrap_or_default());
             machine.push(machine_ns);
-            let without = f64::midpoint(one, other);
-            [with / (without + f64::from(hit_ns) - machine_ns), without, with]
+            let (more, added) = (f64::from(hit_ns) - machine_ns, (after - before) as f64 / STEPS as f64);
+            [with / (without + more), added / more, without, with, with - added]
         });
-        eprintln!("hits {times}x: {step:.1} ns a step, {with:.1} with hits of {hit_ns} ns; memory {machine:.0?} ns");
+        eprintln!(
+            "hits {times}x: {step:.1} ns a step, {with:.1} with hits of {hit_ns} ns, {rest:.1} of it the program's; memory {machine:.0?} ns"
+        );
         eprintln!("hits {times}x: {:?}; {} misses", hits::figures(), misses(&window) - before);
+        print(&format!("hits/chase-{times}x/added"), added, "x");
         print_bar(&format!("hits/chase-{times}x/ratio"), ratio, "x", (0.9, 1.1));
     }
     let window = open(Some(HitLatency::Nanoseconds((start.machine_start_ns * 4.0) as u32)))?;
@@ -417,11 +422,11 @@ fn hits() -> Result<(), Box<dyn std::error::Error>> {
         hits::leave_thread();
         (5 * bytes) as f64 / (thread_seconds() - began) / 1e9
     };
-    let [without, with] = medians(TURNS, || [scan(&plain_window, false), scan(&window, true)]);
+    let [without, with] = medians(TURNS, || [scan(&window, false), scan(&window, true)]);
     print("hits/scan/plain", without, "GB/s");
     print("hits/scan/4x", with, "GB/s");
-    let small = Chain::new(&plain_window, SMALL);
-    let [ratio] = medians(TURNS, || [small.in_window(&window).walk(100_000_000) / small.walk(100_000_000)]);
+    let small = Chain::new(&window, SMALL);
+    let [ratio] = medians(TURNS, || [small.walk(100_000_000, true) / small.walk(100_000_000, false)]);
     print_bar("hits/small/ratio", ratio, "x", (0.0, 1.1));
     let [ratio] = medians(3 * TURNS, || {
         let without = work();

@@ -83,6 +83,11 @@ pub fn clock_ns() -> u64 {
 }
 
 impl Shared {
+    /// Whether nobody may touch the window, or soon.
+    pub fn is_frozen(&self) -> bool {
+        self.gates.iter().any(|gate| [FREEZING, FROZEN].contains(&gate.load(Ordering::Acquire)))
+    }
+
     pub fn is_live(&self) -> bool {
         self.state.load(Ordering::Acquire) == LIVE
     }

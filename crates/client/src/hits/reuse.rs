@@ -65,9 +65,9 @@ impl Survival {
     /// What a look at a line says.
     pub fn judge(&self, rung: usize, was_cached: bool, watched: Watched) -> Verdict {
         let missed = if was_cached {
-            // Used again between the look before and this one.
-            let before = rung.checked_sub(1).map_or(1.0, |before| self.shares[before]);
-            1.0 - f64::midpoint(before, self.shares[rung])
+            // Used again between the look before and this one. Before the first look nothing is known of when: but lines
+            // that are used all the time are there whenever one looks, however soon others leave.
+            rung.checked_sub(1).map_or(0.0, |before| 1.0 - f64::midpoint(self.shares[before], self.shares[rung]))
         } else if rung + 1 == RUNGS || self.shares[rung] < STAY_MIN {
             1.0
         } else {

@@ -22,15 +22,20 @@ use crate::shared::{LIVE, Shared, clock_ns};
 use crate::signal::window_at;
 use crate::uffd::PAGE;
 
-/// What a sample stands for. Taking one costs up to 25 microseconds in a virtual machine: at twice the rate a program
-/// that does not use the window would be slowed by more than 2 %.
+/// What a sample of a thread stands for that uses the window.
 const PERIOD_NS: u64 = 2_000_000;
+/// The same of a thread of which no sample was of the window for so many: taking one costs 30 microseconds and more in a
+/// virtual machine.
+const IDLE_PERIOD_NS: u64 = 8_000_000;
+const IDLE_SAMPLES: u32 = 16;
 /// A signal so soon after a handler or a delay came due in it: where the thread stands says nothing.
 const SOON_NS: u64 = 4_000;
 /// Less than that is not worth a delay of its own.
 const OWED_MIN_NS: f64 = 20_000.0;
 /// Other signals wait for a delay, at most so long; the rest of it is for the next sample.
 const DELAY_MAX_NS: f64 = 50_000_000.0;
+/// Between two looks at the clock that are further apart others had the processor.
+const STOLEN_NS: f64 = 50_000.0;
 /// Lines that are looked at in one sample.
 const LOOKS_MAX: usize = 2 * RUNGS;
 /// Lines that nobody uses, for each that is watched.
@@ -163,6 +168,7 @@ mod perf {
     pub const FLAG_CLOEXEC: u64 = 1 << 3;
     pub const ENABLE: libc::c_ulong = 0x2400;
     pub const DISABLE: libc::c_ulong = 0x2401;
+    pub const PERIOD: libc::c_ulong = 0x4008_2404;
     pub const ID: libc::c_ulong = 0x8008_2407;
 }
 
@@ -224,6 +230,10 @@ impl Event {
         let _ = self.control(if runs { perf::ENABLE } else { perf::DISABLE }, 0);
     }
 
+    fn set_period(&self, ns: u64) {
+        let _ = self.control(perf::PERIOD, (&raw const ns) as c_long);
+    }
+
     fn current_id(&self) -> Option<u64> {
         let mut id = 0_u64;
         self.control(perf::ID, (&raw mut id) as c_long).ok()?;
@@ -242,8 +252,14 @@ impl Drop for Event {
 /// What a thread has.
 struct Thread {
     event: Event,
+    period_ns: u64,
+    /// Samples since the latest one of the window.
+    idle: u32,
     watch: Watch,
     own: Watch,
+    /// What is looked at in the next sample.
+    ready: Few,
+    own_ready: Few,
     survival: Survival,
     machine_ns: f64,
     access_ns: f64,
@@ -266,11 +282,13 @@ impl Thread {
         LOOKING.fetch_add(1, Ordering::SeqCst);
         let found = locate(machine.skid, context);
         LOOKING.fetch_sub(1, Ordering::SeqCst);
+        self.look(machine, now);
         if let Some((line, hit_ns)) = found {
             add(&COUNTS.on_window, 1);
             self.begin_watch(machine, line, hit_ns, now);
         }
-        self.look(machine, now);
+        self.note_use(found.is_some());
+        self.make_ready(now);
         let ended = clock_ns();
         self.owed_ns -= machine.sample_cost_ns + (ended - now) as f64;
         self.pay();
@@ -282,7 +300,7 @@ impl Thread {
     /// uses into them; and measures the machine's memory.
     fn begin_watch(&mut self, machine: &Machine, line: usize, hit_ns: u64, now: u64) {
         let watched = Watched::new(line, now, hit_ns);
-        let is_watched = with_line(line, || {
+        let is_watched = with_line(line, true, || {
             // SAFETY: the page is mapped, as was just seen, and stays so; else its fault is resolved as others are.
             unsafe { flush(line) };
         });
@@ -300,14 +318,40 @@ impl Thread {
         }
     }
 
-    /// Looks at lines whose time has come.
+    /// Who does not use the window is sampled less often.
+    fn note_use(&mut self, is_use: bool) {
+        self.idle = if is_use { 0 } else { self.idle.saturating_add(1) };
+        let period_ns = if self.idle < IDLE_SAMPLES { PERIOD_NS } else { IDLE_PERIOD_NS };
+        if period_ns != self.period_ns {
+            self.period_ns = period_ns;
+            self.event.set_period(period_ns);
+        }
+    }
+
+    /// Takes lines whose time has come for the next sample. Those of pages that have left are not looked at: it would
+    /// bring them in. The question is asked now, because the answer leaves the page's translation in the caches, where it
+    /// would make the look too short.
+    fn make_ready(&mut self, now: u64) {
+        self.own_ready = (0..LOOKS_MAX).map_while(|_| self.own.due(now)).collect();
+        self.ready.count = 0;
+        for (rung, watched) in (0..LOOKS_MAX).map_while(|_| self.watch.due(now)) {
+            if with_line(watched.line, true, || ()).is_some() {
+                self.ready.places[self.ready.count] = (rung, watched);
+                self.ready.count += 1;
+            } else {
+                add(&COUNTS.unknown, 1);
+            }
+        }
+    }
+
+    /// Looks at the lines that were made ready.
     fn look(&mut self, machine: &Machine, now: u64) {
-        for (rung, watched) in (0..LOOKS_MAX).map_while(|_| self.own.due(now)).collect::<Few>() {
+        for (rung, watched) in self.own_ready {
             if let Some(ns) = machine.processor.own_load_ns(watched.line) {
                 self.survival.note(rung, ns < self.machine_ns * CACHED_SHARE);
             }
         }
-        for (rung, watched) in (0..LOOKS_MAX).map_while(|_| self.watch.due(now)).collect::<Few>() {
+        for (rung, watched) in self.ready {
             let Some(was_cached) = self.is_cached(machine, watched.line) else {
                 add(&COUNTS.unknown, 1);
                 continue;
@@ -317,13 +361,15 @@ impl Thread {
                 Verdict::Again(rung, watched) => self.watch_again(rung, watched),
             }
         }
+        (self.ready.count, self.own_ready.count) = (0, 0);
     }
 
     /// Whether a line of the window is in the caches; nothing if it cannot be told. A line that is not shows what an access
     /// takes.
     fn is_cached(&mut self, machine: &Machine, line: usize) -> Option<bool> {
-        // SAFETY: as in `begin_watch`; whoever takes the permission to load from the program forbids looks before.
-        let ns = with_line(line, || unsafe { machine.processor.load_ns(line) })??;
+        // SAFETY: the page was mapped in the sample before. If it has left since, the load brings it in as any other does;
+        // whoever takes the permission to load from the program forbids looks before.
+        let ns = with_line(line, false, || unsafe { machine.processor.load_ns(line) })??;
         let is_cached = ns < self.machine_ns * CACHED_SHARE;
         if !is_cached {
             COUNTS.access.note(ns);
@@ -333,7 +379,7 @@ impl Thread {
     }
 
     fn watch_again(&mut self, rung: usize, watched: Watched) {
-        let flushed = with_line(watched.line, || {
+        let flushed = with_line(watched.line, true, || {
             // SAFETY: as in `begin_watch`.
             unsafe { flush(watched.line) };
         });
@@ -359,13 +405,20 @@ impl Thread {
             return;
         }
         let wanted = self.owed_ns.min(DELAY_MAX_NS);
-        let began = thread_ns();
+        let (mut last, mut took) = (clock_ns(), 0.0);
         self.event.run(false);
-        while ((thread_ns() - began) as f64) < wanted {
+        let mut is_running = false;
+        while took < wanted || !is_running {
+            if took >= wanted {
+                self.event.run(true);
+                is_running = true;
+            }
             std::hint::spin_loop();
+            let now = clock_ns();
+            // The time in which others had the processor does not count.
+            took += ((now - last) as f64).min(STOLEN_NS);
+            last = now;
         }
-        self.event.run(true);
-        let took = (thread_ns() - began) as f64;
         add(&COUNTS.injected_ns, took as u64);
         add(&COUNTS.over_ns, (took - wanted) as u64);
         self.owed_ns -= took;
@@ -375,8 +428,13 @@ impl Thread {
     fn settle(&mut self, machine: &Machine) {
         self.event.run(false);
         let now = clock_ns();
+        for (rung, watched) in self.ready {
+            self.watch.push(rung, watched);
+        }
         while let Some((rung, watched)) = self.watch.any() {
-            let Some(was_cached) = self.is_cached(machine, watched.line) else {
+            let is_mapped = with_line(watched.line, true, || ()).is_some();
+            let looked = if is_mapped { self.is_cached(machine, watched.line) } else { None };
+            let Some(was_cached) = looked else {
                 add(&COUNTS.unknown, 1);
                 continue;
             };
@@ -396,23 +454,22 @@ impl Thread {
     }
 }
 
-/// The calling thread's time on a processor: what it waits for one does not count as a delay.
-fn thread_ns() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer is to a live, writable value.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-/// A few watched lines: the queue they come from is free again while they are looked at.
+/// A few watched lines.
+#[derive(Clone, Copy)]
 struct Few {
     places: [(usize, Watched); LOOKS_MAX],
     count: usize,
 }
 
+impl Few {
+    fn new() -> Few {
+        Few { places: [(0, Watched::new(0, 0, 0)); LOOKS_MAX], count: 0 }
+    }
+}
+
 impl FromIterator<(usize, Watched)> for Few {
     fn from_iter<I: IntoIterator<Item = (usize, Watched)>>(all: I) -> Few {
-        let mut few = Few { places: [(0, Watched::new(0, 0, 0)); LOOKS_MAX], count: 0 };
+        let mut few = Few::new();
         for one in all.into_iter().take(LOOKS_MAX) {
             few.places[few.count] = one;
             few.count += 1;
@@ -437,12 +494,14 @@ fn delayed(address: u64) -> Option<&'static Shared> {
     is_delayed.then_some(shared)
 }
 
-/// Does something with a line of a window while its page is mapped there. A page that leaves in between faults as any
-/// other access does.
-fn with_line<T>(line: usize, f: impl FnOnce() -> T) -> Option<T> {
+/// Does something with a line of a window, if there is one, which may be used, and its page is mapped if that is `asked`. A page that
+/// leaves in between faults as any other access does.
+fn with_line<T>(line: usize, asked: bool, f: impl FnOnce() -> T) -> Option<T> {
     LOOKING.fetch_add(1, Ordering::SeqCst);
     let may = !LOOKS_FORBIDDEN.load(Ordering::SeqCst);
-    let done = delayed(line as u64).filter(|shared| may && is_mapped(shared, line)).map(|_| f());
+    // In a frozen window a fault would wait for the thaw, which this thread may have to do.
+    let can = |shared: &&Shared| may && !shared.is_frozen() && (!asked || is_mapped(shared, line));
+    let done = delayed(line as u64).filter(can).map(|_| f());
     LOOKING.fetch_sub(1, Ordering::SeqCst);
     done
 }
@@ -681,8 +740,12 @@ pub fn enter_thread() {
     let machine_ns = machine.memory.value().unwrap_or(0.0);
     let thread = Box::into_raw(Box::new(Thread {
         event,
+        period_ns: PERIOD_NS,
+        idle: 0,
         watch: Watch::new(FLUSHED_NS),
         own: Watch::new(LOADED_NS),
+        ready: Few::new(),
+        own_ready: Few::new(),
         survival: Survival::new(),
         machine_ns,
         access_ns: machine_ns,
