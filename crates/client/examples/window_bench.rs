@@ -427,6 +427,7 @@ fn hits() -> Result<(), Box<dyn std::error::Error>> {
     print("hits/scan/4x", with, "GB/s");
     let small = Chain::new(&window, SMALL);
     let [ratio] = medians(TURNS, || [small.walk(100_000_000, true) / small.walk(100_000_000, false)]);
+    eprintln!("hits small: {:?}", hits::figures());
     print_bar("hits/small/ratio", ratio, "x", (0.0, 1.1));
     let [ratio] = medians(3 * TURNS, || {
         let without = work();

@@ -71,8 +71,19 @@ pub fn block_all() {
     // SAFETY: the pointers are to live values; it is this thread's mask alone.
     unsafe {
         libc::sigfillset(all.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), std::ptr::null_mut());
+        set_mask(all.as_ptr(), std::ptr::null_mut());
     }
+}
+
+/// Sets this thread's mask by the system call itself: a program may have functions of its own by the C library's names.
+///
+/// # Safety
+/// The first points to a set, the second to a zeroed one or nowhere.
+unsafe fn set_mask(set: *const libc::sigset_t, before: *mut libc::sigset_t) {
+    /// Bytes of the kernel's set, with which the C library's begins.
+    const KERNEL_SET: usize = 8;
+    // SAFETY: the caller's promise.
+    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, set, before, KERNEL_SET) };
 }
 
 /// Keeps signals from this thread as long as it lives: their handlers may touch the window, and would then wait for
@@ -89,7 +100,7 @@ impl Blocked {
         // SAFETY: the pointers are to live values, an all-zero set is a valid one, and it is this thread's mask alone.
         let before = unsafe {
             libc::sigfillset(all.as_mut_ptr());
-            libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+            set_mask(all.as_ptr(), before.as_mut_ptr());
             before.assume_init()
         };
         Blocked { before, _thread: PhantomData }
@@ -99,7 +110,7 @@ impl Blocked {
 impl Drop for Blocked {
     fn drop(&mut self) {
         // SAFETY: the set is what this thread had; the guard does not leave it.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut()) };
+        unsafe { set_mask(&raw const self.before, std::ptr::null_mut()) };
     }
 }
 

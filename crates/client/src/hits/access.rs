@@ -81,12 +81,42 @@ impl Code<'_> {
     }
 }
 
+/// Where the instructions before those at which threads were interrupted begin: they are the same again and again, and
+/// to find one takes dozens of decodings.
+pub struct Places {
+    /// By the low bits of an address: the address, and of the instruction before.
+    known: [(u64, u64); PLACES],
+}
+
+const PLACES: usize = 256;
+
+impl Places {
+    /// None.
+    pub fn new() -> Places {
+        Places { known: [(0, 0); PLACES] }
+    }
+
+    fn before(&mut self, code: Code<'_>, rip: u64) -> Option<Instruction> {
+        let place = &mut self.known[rip as usize % PLACES];
+        // What a program has put in the code's place since is looked at anew.
+        if let (at, begin) = *place
+            && at == rip
+            && let Some(instruction) = code.decode(begin).filter(|instruction| instruction.next_ip() == rip)
+        {
+            return Some(instruction);
+        }
+        let found = code.before(rip)?;
+        *place = (rip, found.ip());
+        Some(found)
+    }
+}
+
 /// The address, among those that `is_wanted`, for which a thread waited that was interrupted at `rip`.
 pub fn accessed(
     code: Code<'_>,
     rip: u64,
     registers: &Registers,
-    skid: Skid,
+    (skid, places): (Skid, &mut Places),
     is_wanted: impl Fn(u64) -> bool,
 ) -> Option<u64> {
     let choose = |one: u64, other: u64| [one, other].into_iter().find(|address| is_wanted(*address));
@@ -98,7 +128,7 @@ pub fn accessed(
             _ => None,
         };
     }
-    let before = code.before(rip)?;
+    let before = places.before(code, rip)?;
     let written = written(&before);
     let values: Values = std::array::from_fn(|number| (written >> number & 1 == 0).then_some(registers[number]));
     match access(&before, &values) {
@@ -273,7 +303,11 @@ mod tests {
     /// plus one; all addresses are wanted.
     fn waited(bytes: &[u8], rip: u64, skid: Skid) -> Option<u64> {
         let registers = std::array::from_fn(|number| 0x1000 * (number as u64 + 1));
-        accessed(Code { at: AT, bytes }, AT + rip, &registers, skid, |_| true)
+        let mut places = Places::new();
+        let mut ask = || accessed(Code { at: AT, bytes }, AT + rip, &registers, (skid, &mut places), |_| true);
+        let found = ask();
+        assert_eq!(found, ask(), "what is remembered is the same");
+        found
     }
 
     const RAX: u64 = 0x1000;
@@ -341,7 +375,10 @@ mod tests {
         let code = [0xf3, 0xa4, 0xc3];
         let registers: Registers = std::array::from_fn(|number| 0x1000 * (number as u64 + 1));
         for wanted in [0x7000, RDI] {
-            let found = accessed(Code { at: AT, bytes: &code }, AT, &registers, Skid::Before, |at| at == wanted);
+            let found = {
+                let skid = (Skid::Before, &mut Places::new());
+                accessed(Code { at: AT, bytes: &code }, AT, &registers, skid, |at| at == wanted)
+            };
             assert_eq!(found, Some(wanted));
         }
     }

@@ -35,8 +35,8 @@ pub const LOADED_NS: [u64; RUNGS] = AFTER_NS;
 const WATCHED_MAX: usize = 256;
 /// How often a line has to be used again in time before its sample counts as a hit. A thread waits for a miss several
 /// times as long as for a hit, so of a line that is found in the caches now and then it was rather a miss that was
-/// sampled; one that is used all the time is there each time.
-const TRIALS: u32 = 3;
+/// sampled; one that is used all the time is there each time. More would count more of the looks at such lines that go wrong.
+const TRIALS: u32 = 2;
 /// The newest look counts so much against what was known, once there were more: 1 in 16.
 const NEWEST_MAX: f64 = 16.0;
 /// Where fewer lines than that stay so long, what was not used within that time had missed.

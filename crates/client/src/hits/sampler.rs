@@ -13,7 +13,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use super::access::{AFTER_BYTES, BEFORE_BYTES, Code, Registers, Skid, accessed};
+use super::access::{AFTER_BYTES, BEFORE_BYTES, Code, Places, Registers, Skid, accessed};
 use super::account::{Doubt, Mean, delay_ns};
 use super::processor::{CHASE_LOAD_BYTES, Processor, chase, flush, ticks};
 use super::reuse::{FLUSHED_NS, LOADED_NS, RUNGS, Survival, Verdict, Watch, Watched};
@@ -257,6 +257,9 @@ struct Thread {
     idle: u32,
     watch: Watch,
     own: Watch,
+    /// Whether lines are looked at after the delay, instead of before it. While a thread is stopped others use the caches, its translations
+    /// leave them, and the accesses after that take longer: looks are to be as those are on average.
+    looks_after: bool,
     /// What is looked at in the next sample.
     ready: Few,
     own_ready: Few,
@@ -264,6 +267,10 @@ struct Thread {
     machine_ns: f64,
     access_ns: f64,
     owed_ns: f64,
+    /// How long the latest handler took, without its delay; and the program's own time that a sample stands for.
+    handled_ns: f64,
+    stands_ns: f64,
+    places: Places,
     /// Verdicts, and those of them that missed, by their shares.
     verdicts: f64,
     missed: f64,
@@ -279,21 +286,35 @@ impl Thread {
             return add(&COUNTS.late, 1);
         }
         add(&COUNTS.samples, 1);
+        // The clock ran in the handler before, too, and in the kernel on the way to it.
+        self.stands_ns = (self.period_ns as f64 - self.handled_ns - machine.sample_cost_ns).max(0.0);
+        if !self.looks_after {
+            self.look(machine, now);
+        }
         LOOKING.fetch_add(1, Ordering::SeqCst);
-        let found = locate(machine.skid, context);
+        let found = locate(machine.skid, &mut self.places, context);
         LOOKING.fetch_sub(1, Ordering::SeqCst);
-        self.look(machine, now);
         if let Some((line, hit_ns)) = found {
             add(&COUNTS.on_window, 1);
             self.begin_watch(machine, line, hit_ns, now);
         }
         self.note_use(found.is_some());
-        self.make_ready(now);
-        let ended = clock_ns();
-        self.owed_ns -= machine.sample_cost_ns + (ended - now) as f64;
+        if !self.looks_after {
+            self.make_ready(now);
+        }
+        let handled_ns = (clock_ns() - now) as f64;
+        self.owed_ns -= machine.sample_cost_ns + handled_ns;
         self.pay();
-        self.owed_ns = self.owed_ns.max(-OWED_MIN_NS);
+        let now = clock_ns();
+        if self.looks_after {
+            self.look(machine, now);
+            self.make_ready(now);
+        }
+        self.looks_after = !self.looks_after;
         self.ended_ns = clock_ns();
+        let looked_ns = (self.ended_ns - now) as f64;
+        self.handled_ns = (handled_ns + looked_ns).min(self.period_ns as f64);
+        self.owed_ns = (self.owed_ns - looked_ns).max(-OWED_MIN_NS);
     }
 
     /// Takes a line of the window out of the caches, so that it is known whether it is used again, and one that nobody
@@ -395,7 +416,7 @@ impl Thread {
         add(&COUNTS.lag_ns, now.saturating_sub(watched.sampled_ns));
         self.verdicts += 1.0;
         self.missed += share;
-        self.owed_ns += delay_ns(PERIOD_NS as f64, share, watched.hit_ns, self.machine_ns, self.access_ns);
+        self.owed_ns += delay_ns(self.stands_ns, share, watched.hit_ns, self.machine_ns, self.access_ns);
     }
 
     /// Stops the thread for what it owes. It spins, as a processor whose load is not answered waits; its clock stands
@@ -516,7 +537,7 @@ fn is_mapped(shared: &Shared, address: usize) -> bool {
 }
 
 /// The line of a window that a thread waited for, and what a hit takes there.
-fn locate(skid: Skid, context: &libc::ucontext_t) -> Option<(usize, u64)> {
+fn locate(skid: Skid, places: &mut Places, context: &libc::ucontext_t) -> Option<(usize, u64)> {
     const NUMBERS: [c_int; 16] = [
         libc::REG_RAX,
         libc::REG_RCX,
@@ -542,7 +563,7 @@ fn locate(skid: Skid, context: &libc::ucontext_t) -> Option<(usize, u64)> {
     let from = rip.saturating_sub(BEFORE_BYTES as u64).max(rip & !(PAGE as u64 - 1));
     let read = read_own(from, &mut bytes);
     let code = Code { at: from, bytes: &bytes[..read] };
-    let address = accessed(code, rip, &registers, skid, |address| delayed(address).is_some())?;
+    let address = accessed(code, rip, &registers, (skid, places), |address| delayed(address).is_some())?;
     let hit_ns = delayed(address)?.hit_ns.load(Ordering::Relaxed);
     Some(((address & !(LINE - 1)) as usize, hit_ns))
 }
@@ -665,7 +686,8 @@ fn measure() -> Result<Machine, HitError> {
     (0..MEMORY_LOADS).filter_map(|_| processor.memory_ns()).for_each(|ns| memory.note(ns));
     // The decoder makes its tables when it is used first, which no handler may.
     let none: Registers = [0; 16];
-    accessed(Code { at: 0, bytes: &[0x90, 0xc3] }, 0, &none, Skid::At, |_| false);
+    let code = Code { at: 0, bytes: &[0x90, 0xc3] };
+    accessed(code, 0, &none, (Skid::At, &mut Places::new()), |_| false);
     MEASURING.store(true, Ordering::Release);
     event.run(true);
     let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -742,6 +764,7 @@ pub fn enter_thread() {
         event,
         period_ns: PERIOD_NS,
         idle: 0,
+        looks_after: false,
         watch: Watch::new(FLUSHED_NS),
         own: Watch::new(LOADED_NS),
         ready: Few::new(),
@@ -750,6 +773,9 @@ pub fn enter_thread() {
         machine_ns,
         access_ns: machine_ns,
         owed_ns: 0.0,
+        handled_ns: 0.0,
+        stands_ns: PERIOD_NS as f64,
+        places: Places::new(),
         verdicts: 0.0,
         missed: 0.0,
         next_rung: 0,
