@@ -1,5 +1,5 @@
-//! `osier run --hit-latency` as a user meets it: programs that it slows give the same results, with threads that keep all
-//! signals away, handlers of their own, system calls on the window, a fork and a death.
+//! `osier run --hit-latency` as a user meets it: programs that it slows give the same results, with threads that keep
+//! all signals away, handlers of their own, system calls on the window, a fork and a death.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
@@ -52,7 +52,8 @@ fn heaps_threads_and_forks_do_what_they_do_without() {
 
 #[test]
 fn a_latency_that_cannot_be_had_is_said_before_the_program_begins() {
-    for wrong in ["--hit-latency=0", "--hit-latency=-5", "--hit-latency=5us", "--hit-latency=", "--hit-latency=100001"] {
+    for wrong in ["--hit-latency=0", "--hit-latency=-5", "--hit-latency=5us", "--hit-latency=", "--hit-latency=100001"]
+    {
         let mut command = osier();
         let (status, _, err) = finish({
             command.args(["run", "--device", "/nowhere", wrong, "--", "true"]);

@@ -368,7 +368,6 @@ fn medians<const N: usize>(turns: usize, mut f: impl FnMut() -> [f64; N]) -> [f6
 fn hits() -> Result<(), Box<dyn std::error::Error>> {
     const TURNS: usize = 5;
     const STEPS: usize = 2_000_000;
-    const SMALL: usize = 128 << 10;
     let device = Device::start("zero-large")?;
     let bytes = (LARGE_CACHE_PAGES - 4 * RESERVE.frames as usize) * PAGE;
     let open = |hit_latency| Window::open(&device.socket, &WindowOptions { hit_latency, ..WindowOptions::default() });
@@ -409,6 +408,14 @@ fn hits() -> Result<(), Box<dyn std::error::Error>> {
     }
     let window = open(Some(HitLatency::Nanoseconds((start.machine_start_ns * 4.0) as u32)))?;
     hits::leave_thread();
+    hits_beside(&window, bytes);
+    Ok(())
+}
+
+/// The rest of these: what does not wait for memory, or for much of it at once.
+fn hits_beside(window: &Window, bytes: usize) {
+    const TURNS: usize = 5;
+    const SMALL: usize = 128 << 10;
     let scan = |window: &Window, is_delayed: bool| {
         let words = window.words();
         if is_delayed {
@@ -422,10 +429,10 @@ fn hits() -> Result<(), Box<dyn std::error::Error>> {
         hits::leave_thread();
         (5 * bytes) as f64 / (thread_seconds() - began) / 1e9
     };
-    let [without, with] = medians(TURNS, || [scan(&window, false), scan(&window, true)]);
+    let [without, with] = medians(TURNS, || [scan(window, false), scan(window, true)]);
     print("hits/scan/plain", without, "GB/s");
     print("hits/scan/4x", with, "GB/s");
-    let small = Chain::new(&window, SMALL);
+    let small = Chain::new(window, SMALL);
     let [ratio] = medians(TURNS, || [small.walk(100_000_000, true) / small.walk(100_000_000, false)]);
     eprintln!("hits small: {:?}", hits::figures());
     print_bar("hits/small/ratio", ratio, "x", (0.0, 1.1));
@@ -437,7 +444,6 @@ fn hits() -> Result<(), Box<dyn std::error::Error>> {
         [with / without]
     });
     print_bar("hits/none/ratio", ratio, "x", (0.0, 1.02));
-    Ok(())
 }
 
 /// What the machine's memory took between two looks.

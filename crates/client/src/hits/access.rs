@@ -60,8 +60,8 @@ impl Code<'_> {
         (!instruction.is_invalid()).then_some(instruction)
     }
 
-    /// The instruction that ends where another begins. Instructions have no mark where they begin; but whoever begins to decode at
-    /// a wrong place is soon in step, so the one at which most beginnings come out is it.
+    /// The instruction that ends where another begins. Instructions have no mark where they begin; but whoever begins
+    /// to decode at a wrong place is soon in step, so the one at which most beginnings come out is it.
     fn before(&self, end: u64) -> Option<Instruction> {
         let length = usize::try_from(end.checked_sub(self.at)?).ok()?.min(BEFORE_BYTES);
         let first = end - length as u64;

@@ -36,9 +36,9 @@ impl Mean {
 }
 
 /// What the accesses of one sample are to take longer. In the time that the sample stands for, the program waited as
-/// long as one access takes (`access_ns`, with its translation of the address) for each one it would have waited for if nothing
-/// overlapped; and each takes that much longer. What overlaps here does so on the device: the number is the same, and
-/// cancels out.
+/// long as one access takes (`access_ns`, with its translation of the address) for each one it would have waited for
+/// if nothing overlapped; and each takes that much longer. What overlaps here does so on the device: the number is
+/// the same, and cancels out.
 pub fn delay_ns(period_ns: f64, miss_share: f64, hit_ns: u64, machine_ns: f64, access_ns: f64) -> f64 {
     let more_ns = (hit_ns as f64 - machine_ns).max(0.0);
     period_ns * miss_share * more_ns / access_ns.max(machine_ns).max(1.0)

@@ -28,8 +28,8 @@ pub(crate) use sampler::{await_looks, begin, note_handled};
 #[cfg(target_arch = "x86_64")]
 pub use sampler::{check, enter_thread, figures, forbid_looks, is_on, leave_thread};
 
-/// The signal by which threads are stopped. The kernel never sends it by itself, and programs that send it to themselves are not
-/// known.
+/// The signal by which threads are stopped. The kernel never sends it by itself, and programs that send it to
+/// themselves are not known.
 pub const SIGNAL: i32 = libc::SIGSTKFLT;
 
 /// What a load that hits the device's cache is to take.

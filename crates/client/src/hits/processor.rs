@@ -143,8 +143,8 @@ impl Processor {
         self.region + index.wrapping_mul(ORDER) % LINES * STRIDE
     }
 
-    /// Links the lines of the region in an order without a pattern, and takes them out of the caches. The first, and how many
-    /// there are.
+    /// Links the lines of the region in an order without a pattern, and takes them out of the caches. The first, and
+    /// how many there are.
     pub fn chain(&self) -> (*const usize, usize) {
         for index in 0..LINES {
             // SAFETY: the line lies in the region, which nobody else uses.
@@ -156,7 +156,8 @@ impl Processor {
     }
 }
 
-/// Follows a chain for so many steps, 1 at least, by one load each: [`CHASE_LOAD_BYTES`] long, at the function's first address.
+/// Follows a chain for so many steps, 1 at least, by one load each: [`CHASE_LOAD_BYTES`] long, at the function's
+/// first address.
 #[unsafe(naked)]
 pub extern "C" fn chase(from: *const usize, steps: usize) -> *const usize {
     std::arch::naked_asm!("2:", "mov rdi, [rdi]", "dec rsi", "jnz 2b", "mov rax, rdi", "ret")

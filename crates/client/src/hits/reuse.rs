@@ -35,7 +35,8 @@ pub const LOADED_NS: [u64; RUNGS] = AFTER_NS;
 const WATCHED_MAX: usize = 256;
 /// How often a line has to be used again in time before its sample counts as a hit. A thread waits for a miss several
 /// times as long as for a hit, so of a line that is found in the caches now and then it was rather a miss that was
-/// sampled; one that is used all the time is there each time. More would count more of the looks at such lines that go wrong.
+/// sampled; one that is used all the time is there each time. More would count more of the looks at such lines that
+/// go wrong.
 const TRIALS: u32 = 2;
 /// The newest look counts so much against what was known, once there were more: 1 in 16.
 const NEWEST_MAX: f64 = 16.0;
@@ -65,8 +66,8 @@ impl Survival {
     /// What a look at a line says.
     pub fn judge(&self, rung: usize, was_cached: bool, watched: Watched) -> Verdict {
         let missed = if was_cached {
-            // Used again between the look before and this one. Before the first look nothing is known of when: but lines
-            // that are used all the time are there whenever one looks, however soon others leave.
+            // Used again between the look before and this one. Before the first look nothing is known of when: but
+            // lines that are used all the time are there whenever one looks, however soon others leave.
             rung.checked_sub(1).map_or(0.0, |before| 1.0 - f64::midpoint(self.shares[before], self.shares[rung]))
         } else if rung + 1 == RUNGS || self.shares[rung] < STAY_MIN {
             1.0

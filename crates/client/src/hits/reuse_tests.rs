@@ -149,7 +149,8 @@ fn a_cache_that_others_share_is_measured_as_small_as_it_is() {
 
 #[test]
 fn random_uses_of_more_than_the_cache_are_not_overestimated() {
-    // Half of the uses miss, and take fifteen sixteenths of the time. With two trials of each line three quarters are found.
+    // Half of the uses miss, and take fifteen sixteenths of the time. With two trials of each line three quarters are
+    // found.
     let (found, truth) = run(LINES, 8 * SECOND, |random| (random.below(LINES * 2), 0));
     assert!((0.9..0.97).contains(&truth) && (0.65..truth).contains(&found), "{found} of {truth}");
 }

@@ -24,8 +24,8 @@ use crate::uffd::PAGE;
 
 /// What a sample of a thread stands for that uses the window.
 const PERIOD_NS: u64 = 2_000_000;
-/// The same of a thread of which no sample was of the window for so many: taking one costs 30 microseconds and more in a
-/// virtual machine.
+/// The same of a thread of which no sample was of the window for so many: taking one costs 30 microseconds and more
+/// in a virtual machine.
 const IDLE_PERIOD_NS: u64 = 8_000_000;
 const IDLE_SAMPLES: u32 = 16;
 /// A signal so soon after a handler or a delay came due in it: where the thread stands says nothing.
@@ -38,6 +38,8 @@ const DELAY_MAX_NS: f64 = 50_000_000.0;
 const STOLEN_NS: f64 = 50_000.0;
 /// Lines that are looked at in one sample.
 const LOOKS_MAX: usize = 2 * RUNGS;
+/// Samples from when it is asked whether a line's page is mapped to the look.
+const READY_TURNS: usize = 4;
 /// Lines that nobody uses, for each that is watched.
 const OWN_LINES: usize = 3;
 /// A load that takes less than this share of what memory takes was answered by a cache.
@@ -257,12 +259,13 @@ struct Thread {
     idle: u32,
     watch: Watch,
     own: Watch,
-    /// Whether lines are looked at after the delay, instead of before it. While a thread is stopped others use the caches, its translations
-    /// leave them, and the accesses after that take longer: looks are to be as those are on average.
+    /// Whether lines are looked at after the delay, instead of before it. While a thread is stopped others use the
+    /// caches, its translations leave them, and the accesses after that take longer: looks are to be as those are on
+    /// average.
     looks_after: bool,
-    /// What is looked at in the next sample.
-    ready: Few,
-    own_ready: Few,
+    /// What is looked at in the next samples, in turns.
+    ready: [Ready; READY_TURNS],
+    turn: usize,
     survival: Survival,
     machine_ns: f64,
     access_ns: f64,
@@ -349,30 +352,31 @@ impl Thread {
         }
     }
 
-    /// Takes lines whose time has come for the next sample. Those of pages that have left are not looked at: it would
-    /// bring them in. The question is asked now, because the answer leaves the page's translation in the caches, where it
-    /// would make the look too short.
+    /// Takes lines whose time has come for a look a few samples later. Those of pages that have left are not looked
+    /// at: it would bring them in. The question is asked now, because the answer leaves the page's translation in the
+    /// caches, where it would make the look too short.
     fn make_ready(&mut self, now: u64) {
-        self.own_ready = (0..LOOKS_MAX).map_while(|_| self.own.due(now)).collect();
-        self.ready.count = 0;
+        let mut ready = Ready { lines: Few::new(), own: (0..LOOKS_MAX).map_while(|_| self.own.due(now)).collect() };
         for (rung, watched) in (0..LOOKS_MAX).map_while(|_| self.watch.due(now)) {
             if with_line(watched.line, true, || ()).is_some() {
-                self.ready.places[self.ready.count] = (rung, watched);
-                self.ready.count += 1;
+                ready.lines.push(rung, watched);
             } else {
                 add(&COUNTS.unknown, 1);
             }
         }
+        self.ready[self.turn] = ready;
+        self.turn = (self.turn + 1) % READY_TURNS;
     }
 
     /// Looks at the lines that were made ready.
     fn look(&mut self, machine: &Machine, now: u64) {
-        for (rung, watched) in self.own_ready {
+        let Ready { lines, own } = self.ready[self.turn];
+        for (rung, watched) in own {
             if let Some(ns) = machine.processor.own_load_ns(watched.line) {
                 self.survival.note(rung, ns < self.machine_ns * CACHED_SHARE);
             }
         }
-        for (rung, watched) in self.ready {
+        for (rung, watched) in lines {
             let Some(was_cached) = self.is_cached(machine, watched.line) else {
                 add(&COUNTS.unknown, 1);
                 continue;
@@ -382,13 +386,12 @@ impl Thread {
                 Verdict::Again(rung, watched) => self.watch_again(rung, watched),
             }
         }
-        (self.ready.count, self.own_ready.count) = (0, 0);
     }
 
-    /// Whether a line of the window is in the caches; nothing if it cannot be told. A line that is not shows what an access
-    /// takes.
+    /// Whether a line of the window is in the caches; nothing if it cannot be told. A line that is not shows what an
+    /// access takes.
     fn is_cached(&mut self, machine: &Machine, line: usize) -> Option<bool> {
-        // SAFETY: the page was mapped in the sample before. If it has left since, the load brings it in as any other does;
+        // SAFETY: the page was mapped a few samples ago. If it has left since, the load brings it in as any other does;
         // whoever takes the permission to load from the program forbids looks before.
         let ns = with_line(line, false, || unsafe { machine.processor.load_ns(line) })??;
         let is_cached = ns < self.machine_ns * CACHED_SHARE;
@@ -449,7 +452,7 @@ impl Thread {
     fn settle(&mut self, machine: &Machine) {
         self.event.run(false);
         let now = clock_ns();
-        for (rung, watched) in self.ready {
+        for (rung, watched) in self.ready.into_iter().flat_map(|ready| ready.lines) {
             self.watch.push(rung, watched);
         }
         while let Some((rung, watched)) = self.watch.any() {
@@ -475,6 +478,13 @@ impl Thread {
     }
 }
 
+/// Lines of the window, and lines that nobody uses, for a look.
+#[derive(Clone, Copy)]
+struct Ready {
+    lines: Few,
+    own: Few,
+}
+
 /// A few watched lines.
 #[derive(Clone, Copy)]
 struct Few {
@@ -486,15 +496,17 @@ impl Few {
     fn new() -> Few {
         Few { places: [(0, Watched::new(0, 0, 0)); LOOKS_MAX], count: 0 }
     }
+
+    fn push(&mut self, rung: usize, watched: Watched) {
+        self.places[self.count] = (rung, watched);
+        self.count += 1;
+    }
 }
 
 impl FromIterator<(usize, Watched)> for Few {
     fn from_iter<I: IntoIterator<Item = (usize, Watched)>>(all: I) -> Few {
         let mut few = Few::new();
-        for one in all.into_iter().take(LOOKS_MAX) {
-            few.places[few.count] = one;
-            few.count += 1;
-        }
+        all.into_iter().take(LOOKS_MAX).for_each(|(rung, watched)| few.push(rung, watched));
         few
     }
 }
@@ -515,8 +527,8 @@ fn delayed(address: u64) -> Option<&'static Shared> {
     is_delayed.then_some(shared)
 }
 
-/// Does something with a line of a window, if there is one, which may be used, and its page is mapped if that is `asked`. A page that
-/// leaves in between faults as any other access does.
+/// Does something with a line of a window, if there is one, which may be used, and its page is mapped if that is
+/// `asked`. A page that leaves in between faults as any other access does.
 fn with_line<T>(line: usize, asked: bool, f: impl FnOnce() -> T) -> Option<T> {
     LOOKING.fetch_add(1, Ordering::SeqCst);
     let may = !LOOKS_FORBIDDEN.load(Ordering::SeqCst);
@@ -590,7 +602,8 @@ extern "C" fn on_sample(_: c_int, info: *mut libc::siginfo_t, context: *mut c_vo
         && ON.load(Ordering::Acquire)
         && let Some(machine) = MACHINE.get()
     {
-        // SAFETY: it is this thread's, from a box, and set to null before that is freed. Its handler is not interrupted by itself.
+        // SAFETY: it is this thread's, from a box, and set to null before that is freed. Its handler is not
+        // interrupted by itself.
         if let Some(thread) = unsafe { THREAD.get().as_mut() } {
             thread.sample(machine, context);
         }
@@ -767,8 +780,8 @@ pub fn enter_thread() {
         looks_after: false,
         watch: Watch::new(FLUSHED_NS),
         own: Watch::new(LOADED_NS),
-        ready: Few::new(),
-        own_ready: Few::new(),
+        ready: [Ready { lines: Few::new(), own: Few::new() }; READY_TURNS],
+        turn: 0,
         survival: Survival::new(),
         machine_ns,
         access_ns: machine_ns,
@@ -795,8 +808,8 @@ pub fn leave_thread() {
     if thread.is_null() {
         return;
     }
-    // SAFETY: it came from a box, and is this thread's alone. Its clock is stopped before it is used here, and what may wait of
-    // its signals finds no thread.
+    // SAFETY: it came from a box, and is this thread's alone. Its clock is stopped before it is used here, and what
+    // may wait of its signals finds no thread.
     let mut thread = unsafe {
         (*thread).event.run(false);
         THREAD.set(null_mut());
