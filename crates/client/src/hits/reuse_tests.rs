@@ -169,3 +169,21 @@ fn what_is_watched_comes_back_in_its_turn_and_no_more_is_than_there_is_room_for(
     assert_eq!(watch.due(FLUSHED_NS[1] + 9), None);
     assert_eq!(std::iter::from_fn(|| watch.any()).count(), WATCHED_MAX - 10);
 }
+
+#[test]
+fn what_is_used_again_after_lines_have_left_had_missed() {
+    let mut survival = Survival::new();
+    for rung in 0..RUNGS {
+        (0..20).for_each(|_| survival.note(rung, rung < 3));
+    }
+    let watched = Watched::new(64, 0, 0);
+    // Found there, but after so long that it had been brought in anew; in between it is not known.
+    assert_eq!(survival.judge(5, true, watched), Verdict::Missed(1.0));
+    assert_eq!(survival.judge(3, true, watched), Verdict::Again(0, Watched { hit_share: 0.5, trials: 1, ..watched }));
+    // Found there in time, twice.
+    let Verdict::Again(0, once) = survival.judge(2, true, watched) else { panic!("it is looked at twice") };
+    assert_eq!(survival.judge(0, true, once), Verdict::Missed(0.0));
+    // Not found: looked at again as long as lines stay.
+    assert_eq!(survival.judge(2, false, watched), Verdict::Again(3, watched));
+    assert_eq!(survival.judge(3, false, watched), Verdict::Missed(1.0));
+}
