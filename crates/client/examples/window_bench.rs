@@ -1,6 +1,6 @@
 //! What a window costs: `cargo run -p osier-client --example window_bench`. Prints a JSON object a figure, for
 //! `make bench`. A word leaves out figures whose name does not have it: `kernel`, `core`, `resident`, `sampled`,
-//! `nand`, `scan`, `shards`, `in-thread/dirty`.
+//! `nand`, `scan`, `hits`, `shards`, `in-thread/dirty`.
 //!
 //! The device is another process, started from this program; NAND takes no time unless a figure says so.
 
@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use osier_client::{FaultMode, Window, WindowOptions};
+use osier_client::hits::{self, HitFigures};
+use osier_client::{FaultMode, HitLatency, Window, WindowOptions};
 use osier_device::Profile;
 use osier_device::model::ModelConfig;
 use osier_device::profile::parse_override;
@@ -21,6 +22,9 @@ use osier_pmr::WaitPolicy;
 const PAGE: usize = 4096;
 const PAGES: usize = 32 << 10;
 const CACHE_PAGES: usize = 8 << 10;
+/// Of a device whose cache is larger than the processor's.
+const LARGE_PAGES: usize = 64 << 10;
+const LARGE_CACHE_PAGES: usize = 56 << 10;
 const RESERVE: Reserve = Reserve { frames: 512, batch: 128 };
 /// Pages touched for a figure.
 const TOUCHES: usize = 100_000;
@@ -31,7 +35,8 @@ fn serve(socket: &Path, nand: &str) -> Result<(), Box<dyn std::error::Error>> {
         socket: socket.to_owned(),
         name: "bench".to_owned(),
         reserve: RESERVE,
-        wait: WaitPolicy::Poll,
+        // Where hits are measured the device has nothing to do, and is not to take a processor for it.
+        wait: if nand.contains("large") { WaitPolicy::Hybrid { spin_ns: 50_000 } } else { WaitPolicy::Poll },
         idle_bytes_max: (PAGES * PAGE) as u64,
         seed: 1,
     };
@@ -40,7 +45,8 @@ fn serve(socket: &Path, nand: &str) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn config(nand: &str) -> Result<ModelConfig, Box<dyn std::error::Error>> {
-    let mut overrides = vec![format!("cache.size={{bytes={}}}", CACHE_PAGES * PAGE)];
+    let (pages, frames) = if nand.contains("large") { (LARGE_PAGES, LARGE_CACHE_PAGES) } else { (PAGES, CACHE_PAGES) };
+    let mut overrides = vec![format!("cache.size={{bytes={}}}", frames * PAGE)];
     // Blocks as small as the device, and room: with two superblocks collection would be all that is measured.
     let small = ["geometry.pages_per_block=16", "ftl.slots_per_die_max=8", "ftl.over_provisioning_permille=400"];
     overrides.extend(small.map(str::to_owned));
@@ -57,7 +63,7 @@ fn config(nand: &str) -> Result<ModelConfig, Box<dyn std::error::Error>> {
     let overrides: Result<Vec<_>, _> = overrides.iter().map(|text| parse_override(text)).collect();
     let text = Profile::built_in_text("cylon").ok_or("there is no profile cylon")?;
     let profile = Profile::parse_with("cylon", text, &overrides?)?;
-    Ok(profile.model(Some((PAGES * PAGE) as u64))?)
+    Ok(profile.model(Some((pages * PAGE) as u64))?)
 }
 
 /// What the device needs for a fault by itself, with nobody else: the answer, and what prepares for the next one.
@@ -297,6 +303,169 @@ fn timed() -> Result<(), Box<dyn std::error::Error>> {
         print(&format!("nand/late-{name}"), timing.lateness.quantile_ns(permille) as f64 / 1000.0, "us");
     }
     Ok(())
+}
+
+/// Lines of 64 bytes, each of which names the next one, in an order without a pattern.
+struct Chain<'a> {
+    window: &'a Window,
+    lines: usize,
+}
+
+impl Chain<'_> {
+    const LINE: usize = 64;
+
+    fn new(window: &Window, bytes: usize) -> Chain<'_> {
+        let lines = bytes / Chain::LINE;
+        let (mut order, mut random): (Vec<usize>, u64) = ((0..lines).collect(), 1);
+        for line in (1..lines).rev() {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            order.swap(line, (random >> 20) as usize % line);
+        }
+        let words = window.words();
+        for (at, line) in order.iter().enumerate() {
+            let next = order[(at + 1) % lines] * Chain::LINE;
+            words[line * Chain::LINE / 8].store(next as u64, std::sync::atomic::Ordering::Relaxed);
+        }
+        Chain { window, lines }
+    }
+
+    /// The same chain in a window of the same device whose hits have a latency.
+    fn in_window<'a>(&self, window: &'a Window) -> Chain<'a> {
+        Chain { window, lines: self.lines }
+    }
+
+    /// Nanoseconds of a step; with the latency of hits, if the window has one and it is wanted.
+    fn walk(&self, steps: usize, is_delayed: bool) -> f64 {
+        let words = self.window.words();
+        let follow = |steps: usize| {
+            (0..steps).fold(0, |at: u64, _| words[at as usize / 8].load(std::sync::atomic::Ordering::Relaxed))
+        };
+        // Every page is mapped.
+        (0..self.lines * Chain::LINE / PAGE).for_each(|page| touch(self.window, page, false));
+        if is_delayed {
+            hits::enter_thread();
+        }
+        let began = thread_seconds();
+        std::hint::black_box(follow(steps));
+        // With what is owed.
+        hits::leave_thread();
+        (thread_seconds() - began) * 1e9 / steps as f64
+    }
+}
+
+/// Medians of what `f` says of turn after turn.
+fn medians<const N: usize>(turns: usize, mut f: impl FnMut() -> [f64; N]) -> [f64; N] {
+    let all: Vec<[f64; N]> = (0..turns).map(|_| f()).collect();
+    std::array::from_fn(|figure| {
+        let mut values: Vec<f64> = all.iter().map(|turn| turn[figure]).collect();
+        values.sort_unstable_by(f64::total_cmp);
+        values[turns / 2]
+    })
+}
+
+/// Hits that take twice and four times what this machine's memory takes: a chase beyond the processor's caches by what
+/// it should take, one within them by what it takes without, a loop that has nothing to do with the window, a scan.
+fn hits() -> Result<(), Box<dyn std::error::Error>> {
+    const TURNS: usize = 5;
+    const STEPS: usize = 2_000_000;
+    let device = Device::start("zero-large")?;
+    let bytes = (LARGE_CACHE_PAGES - 4 * RESERVE.frames as usize) * PAGE;
+    let open = |hit_latency| Window::open(&device.socket, &WindowOptions { hit_latency, ..WindowOptions::default() });
+    let plain_window = open(None)?;
+    let plain = Chain::new(&plain_window, bytes);
+    // The first one measures the machine.
+    drop(open(Some(HitLatency::Profile))?);
+    let start = hits::figures().ok_or("hits have no latency")?;
+    hits::leave_thread();
+    print("hits/machine", start.machine_start_ns, "ns");
+    print("hits/sample-cost", start.sample_cost_ns / 1000.0, "us");
+    let misses = |window: &Window| window.stats().misses;
+    for times in [2, 4] {
+        let hit_ns = (start.machine_start_ns * f64::from(times)) as u32;
+        let window = open(Some(HitLatency::Nanoseconds(hit_ns)))?;
+        hits::leave_thread();
+        let chain = plain.in_window(&window);
+        let before = misses(&window);
+        let mut machine = Vec::new();
+        let [ratio, added, step, with, rest] = medians(TURNS, || {
+            let from = hits::figures().unwrap_or_default();
+            let injected_ns = || hits::figures().unwrap_or_default().injected_ns;
+            // In the same window: where page tables come to lie makes a difference.
+            let (one, before) = (chain.walk(STEPS, false), injected_ns());
+            let (with, after) = (chain.walk(STEPS, true), injected_ns());
+            let without = f64::midpoint(one, chain.walk(STEPS, false));
+            let machine_ns = machine_between(&from, &hits::figures().unwrap_or_default());
+            machine.push(machine_ns);
+            let (more, added) = (f64::from(hit_ns) - machine_ns, (after - before) as f64 / STEPS as f64);
+            [with / (without + more), added / more, without, with, with - added]
+        });
+        eprintln!(
+            "hits {times}x: {step:.1} ns a step, {with:.1} with hits of {hit_ns} ns, {rest:.1} of it the program's; memory {machine:.0?} ns"
+        );
+        eprintln!("hits {times}x: {:?}; {} misses", hits::figures(), misses(&window) - before);
+        print(&format!("hits/chase-{times}x/added"), added, "x");
+        print_bar(&format!("hits/chase-{times}x/ratio"), ratio, "x", (0.9, 1.1));
+    }
+    let window = open(Some(HitLatency::Nanoseconds((start.machine_start_ns * 4.0) as u32)))?;
+    hits::leave_thread();
+    hits_beside(&window, bytes);
+    Ok(())
+}
+
+/// The rest of these: what does not wait for memory, or for much of it at once.
+fn hits_beside(window: &Window, bytes: usize) {
+    const TURNS: usize = 5;
+    const SMALL: usize = 128 << 10;
+    let scan = |window: &Window, is_delayed: bool| {
+        let words = window.words();
+        if is_delayed {
+            hits::enter_thread();
+        }
+        let began = thread_seconds();
+        let sum = |all: u64, word: &std::sync::atomic::AtomicU64| {
+            all.wrapping_add(word.load(std::sync::atomic::Ordering::Relaxed))
+        };
+        (0..5).for_each(|_| _ = std::hint::black_box(words[..bytes / 8].iter().fold(0, sum)));
+        hits::leave_thread();
+        (5 * bytes) as f64 / (thread_seconds() - began) / 1e9
+    };
+    let [without, with] = medians(TURNS, || [scan(window, false), scan(window, true)]);
+    print("hits/scan/plain", without, "GB/s");
+    print("hits/scan/4x", with, "GB/s");
+    let small = Chain::new(window, SMALL);
+    let [ratio] = medians(TURNS, || [small.walk(100_000_000, true) / small.walk(100_000_000, false)]);
+    eprintln!("hits small: {:?}", hits::figures());
+    print_bar("hits/small/ratio", ratio, "x", (0.0, 1.1));
+    let [ratio] = medians(3 * TURNS, || {
+        let without = work();
+        hits::enter_thread();
+        let with = work();
+        hits::leave_thread();
+        [with / without]
+    });
+    print_bar("hits/none/ratio", ratio, "x", (0.0, 1.02));
+}
+
+/// What the machine's memory took between two looks.
+fn machine_between(from: &HitFigures, to: &HitFigures) -> f64 {
+    let count = to.on_window.saturating_sub(from.on_window) as f64;
+    let sum = |figures: &HitFigures| figures.machine_ns * figures.on_window as f64;
+    if count > 0.0 { (sum(to) - sum(from)) / count } else { to.machine_start_ns }
+}
+
+/// Seconds of this thread on a processor: delays count, and waiting for a processor does not.
+fn thread_seconds() -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is to a live, writable value.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// The seconds of a loop without memory.
+fn work() -> f64 {
+    let began = thread_seconds();
+    std::hint::black_box((0..200_000_000_u64).fold(1_u64, |all, one| (all ^ one).rotate_left(5).wrapping_mul(3)));
+    thread_seconds() - began
 }
 
 /// A scan beyond the cache of pages that were all written, with the next eight brought in ahead.
@@ -543,6 +712,9 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     }
     if arguments.len() == 1 || arguments[1] == "resident" {
         resident()?;
+    }
+    if arguments.len() == 1 || arguments[1] == "hits" {
+        hits()?;
     }
     if arguments.len() == 1 || arguments[1] == "sampled" {
         sampled()?;

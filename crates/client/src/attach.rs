@@ -13,6 +13,8 @@ use crate::error::WindowError;
 pub struct Attached {
     pub device: String,
     pub pages: u64,
+    /// Nanoseconds of a load that hits the device's cache.
+    pub hit_ns: u64,
     pub memory: OwnedFd,
     pub segment: Region,
     pub bell: Region,
@@ -30,8 +32,8 @@ pub fn attach(path: &Path) -> Result<Attached, WindowError> {
     let (got, fds) = pass::receive(&socket, &mut welcome).map_err(connect)?;
     let welcome = Welcome::decode(&welcome).filter(|_| got == WELCOME_BYTES).ok_or_else(stranger)?;
     let device = welcome.text.map_err(WindowError::Refused)?;
-    let pages = welcome.pages;
+    let (pages, hit_ns) = (welcome.pages, welcome.hit_ns);
     let [memory, segment, bell, pidfd]: [OwnedFd; 4] = fds.try_into().map_err(|_| stranger())?;
     let region = |fd| Region::from_fd(fd).map_err(|error| WindowError::Segment(error.to_string()));
-    Ok(Attached { device, pages, memory, segment: region(segment)?, bell: region(bell)?, pidfd, socket })
+    Ok(Attached { device, pages, hit_ns, memory, segment: region(segment)?, bell: region(bell)?, pidfd, socket })
 }

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use osier_cache::PolicyError;
 use osier_device::window::message::Refusal;
 
+use crate::hits::HitError;
+
 /// Why there is no window, or why a command was not done.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -114,6 +116,9 @@ pub enum WindowError {
     /// Faults are resolved in the threads that fault.
     #[error("a window whose faults are resolved in the threads that fault cannot be frozen; open it in another mode")]
     NoHandler,
+    /// Hits cannot have a latency.
+    #[error(transparent)]
+    HitLatency(#[from] HitError),
     /// It is gone.
     #[error("the device {device} has died; its window is gone, and what was not flushed may be")]
     DeviceDied {

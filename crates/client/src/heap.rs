@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use crate::extent::{self, Extent};
+use crate::hits::HitLatency;
 use crate::placement::{CallSites, Rule};
 use crate::uffd::PAGE;
 use crate::window::FaultMode;
@@ -49,6 +50,10 @@ const SURVIVES: &str = "OSIER_RUN_SURVIVES";
 const RULES: &str = "OSIER_RUN_RULES";
 const CALL_SITES: &str = "OSIER_RUN_CALL_SITES";
 const CALL_DEPTH: &str = "OSIER_RUN_CALL_DEPTH";
+const HIT_LATENCY: &str = "OSIER_RUN_HIT_LATENCY";
+
+/// What the profile says, as that variable has it.
+const OF_PROFILE: &str = "profile";
 
 /// What `osier run` says to the preloaded library.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,6 +82,8 @@ pub struct Settings {
     pub survives_power_loss: bool,
     /// Where allocations go by their call sites, and which of these are shown.
     pub call_sites: CallSites,
+    /// What a load that hits the device's cache is to take.
+    pub hit_latency: Option<HitLatency>,
 }
 
 /// A path that stands for an extent.
@@ -165,6 +172,10 @@ impl Settings {
             all.push((CALL_SITES, shown.to_string().into()));
             all.push((CALL_DEPTH, depth.to_string().into()));
         }
+        all.extend(self.hit_latency.map(|latency| match latency {
+            HitLatency::Profile => (HIT_LATENCY, OF_PROFILE.into()),
+            HitLatency::Nanoseconds(ns) => (HIT_LATENCY, ns.to_string().into()),
+        }));
         all
     }
 
@@ -199,6 +210,9 @@ impl Settings {
                 shown: number(CALL_SITES).and_then(|count| u32::try_from(count).ok()).unwrap_or(0),
                 depth: number(CALL_DEPTH).and_then(|depth| u8::try_from(depth).ok()).unwrap_or(0),
             },
+            hit_latency: text(HIT_LATENCY).map(|text| {
+                text.to_str().and_then(|text| text.parse().ok()).map_or(HitLatency::Profile, HitLatency::Nanoseconds)
+            }),
         })
     }
 
@@ -210,10 +224,23 @@ impl Settings {
 
     /// The names of these variables.
     #[must_use]
-    pub fn names() -> [&'static str; 14] {
+    pub fn names() -> [&'static str; 15] {
         [
-            SOCKET, HEAP, THRESHOLD, SMALL, MODE, STATS, FORMAT, CHILDREN, STAND_IN, DAX, SURVIVES, RULES, CALL_SITES,
+            SOCKET,
+            HEAP,
+            THRESHOLD,
+            SMALL,
+            MODE,
+            STATS,
+            FORMAT,
+            CHILDREN,
+            STAND_IN,
+            DAX,
+            SURVIVES,
+            RULES,
+            CALL_SITES,
             CALL_DEPTH,
+            HIT_LATENCY,
         ]
     }
 
@@ -623,6 +650,7 @@ mod tests {
                 shown: 5,
                 depth: 1,
             },
+            hit_latency: Some(HitLatency::Nanoseconds(771)),
         };
         assert_eq!(Settings::from_env(), None);
         let env = settings.to_env();

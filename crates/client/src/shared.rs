@@ -70,6 +70,8 @@ pub struct Shared {
     pub commands: Mutex<HashMap<u32, Option<Result<Report, Refusal>>>>,
     pub ended: Condvar,
     pub timing: Timing,
+    /// What a load that hits the device's cache is to take; 0 for what this machine's memory takes.
+    pub hit_ns: AtomicU64,
 }
 
 /// Nanoseconds of the monotonic clock, the same in all processes.
@@ -81,6 +83,11 @@ pub fn clock_ns() -> u64 {
 }
 
 impl Shared {
+    /// Whether nobody may touch the window, or soon.
+    pub fn is_frozen(&self) -> bool {
+        self.gates.iter().any(|gate| [FREEZING, FROZEN].contains(&gate.load(Ordering::Acquire)))
+    }
+
     pub fn is_live(&self) -> bool {
         self.state.load(Ordering::Acquire) == LIVE
     }

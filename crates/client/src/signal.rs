@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::error::WindowError;
 use crate::fault::{Ended, resolve};
+use crate::hits;
 use crate::shared::{DEAD, Shared};
 use crate::window::FaultMode;
 
@@ -56,7 +57,7 @@ fn install() {
 }
 
 /// The window that an address lies in.
-fn window_at(address: usize) -> Option<(&'static Shared, u64)> {
+pub fn window_at(address: usize) -> Option<(&'static Shared, u64)> {
     WINDOWS.iter().find_map(|place| {
         // SAFETY: whoever noted a window keeps it until it is forgotten, and nobody touches one that is being closed.
         let shared = unsafe { place.load(Ordering::Acquire).as_ref() }?;
@@ -70,8 +71,19 @@ pub fn block_all() {
     // SAFETY: the pointers are to live values; it is this thread's mask alone.
     unsafe {
         libc::sigfillset(all.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), std::ptr::null_mut());
+        set_mask(all.as_ptr(), std::ptr::null_mut());
     }
+}
+
+/// Sets this thread's mask by the system call itself: a program may have functions of its own by the C library's names.
+///
+/// # Safety
+/// The first points to a set, the second to a zeroed one or nowhere.
+unsafe fn set_mask(set: *const libc::sigset_t, before: *mut libc::sigset_t) {
+    /// Bytes of the kernel's set, with which the C library's begins.
+    const KERNEL_SET: usize = 8;
+    // SAFETY: the caller's promise.
+    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, set, before, KERNEL_SET) };
 }
 
 /// Keeps signals from this thread as long as it lives: their handlers may touch the window, and would then wait for
@@ -88,7 +100,7 @@ impl Blocked {
         // SAFETY: the pointers are to live values, an all-zero set is a valid one, and it is this thread's mask alone.
         let before = unsafe {
             libc::sigfillset(all.as_mut_ptr());
-            libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+            set_mask(all.as_ptr(), before.as_mut_ptr());
             before.assume_init()
         };
         Blocked { before, _thread: PhantomData }
@@ -98,7 +110,7 @@ impl Blocked {
 impl Drop for Blocked {
     fn drop(&mut self) {
         // SAFETY: the set is what this thread had; the guard does not leave it.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut()) };
+        unsafe { set_mask(&raw const self.before, std::ptr::null_mut()) };
     }
 }
 
@@ -123,6 +135,7 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
         shared.say("SIGBUS: the device cannot read a page: its flash has lost the bytes");
         return chain(signal, info, context);
     }
+    hits::note_handled();
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
 }

@@ -20,6 +20,7 @@ use crate::attach::{Attached, attach};
 use crate::error::WindowError;
 use crate::fault::pause;
 use crate::histogram::Timing;
+use crate::hits::{self, HitLatency};
 use crate::shared::{AWAKE, CLOSING, LIVE, SHARDS_MAX, Shared};
 use crate::stores::StoreTracking;
 use crate::uffd::{PAGE, Uffd};
@@ -57,6 +58,9 @@ pub struct WindowOptions {
     /// Parts of the window with a userfaultfd each, and in the modes with a handler a thread each, at most
     /// [`SHARDS_MAX`]; 0 is 1.
     pub shards: usize,
+    /// What a load of a resident page is to take; nothing for what this machine's memory takes. Samples the thread
+    /// that opens the window, and those that call [`enter_thread`](crate::hits::enter_thread).
+    pub hit_latency: Option<HitLatency>,
     /// What each of the window's own threads does first.
     pub on_thread: Option<fn()>,
     /// Whether stores go to what a [`Lease`](crate::heap::Lease) has alone. Otherwise all that is mapped counts as used
@@ -150,6 +154,9 @@ impl Window {
         let _ = pass::send(&attached.socket, &tables.encode(), &[shared.uffd.page_map()]);
         let mut window = Window { shared, next_tag: AtomicU32::new(1), threads: Vec::new(), _socket: attached.socket };
         window.start(attached.pidfd, options.on_thread)?;
+        if options.hit_latency.is_some() {
+            window.begin_hits()?;
+        }
         if !options.is_leased {
             let what = "note in the file beside the socket that the window is used";
             heap::note_use(socket, from + wanted).map_err(|source| WindowError::System { what, source })?;
@@ -196,7 +203,23 @@ impl Window {
             commands: Mutex::new(HashMap::new()),
             ended: Condvar::new(),
             timing: Timing::new(&find("timing")?),
+            hit_ns: AtomicU64::new(match options.hit_latency {
+                None => 0,
+                Some(HitLatency::Profile) => attached.hit_ns,
+                Some(HitLatency::Nanoseconds(ns)) => u64::from(ns),
+            }),
         })
+    }
+
+    fn begin_hits(&self) -> Result<(), WindowError> {
+        hits::begin(&self.shared)?;
+        let hit_ns = self.shared.hit_ns.load(Ordering::Relaxed);
+        let figures = hits::figures().unwrap_or_default();
+        if figures.machine_start_ns >= hit_ns as f64 {
+            let (machine_ns, name) = (figures.machine_start_ns, "hits have no latency of their own");
+            self.shared.say(&format!("{name}: they are to take {hit_ns} ns, and this memory takes {machine_ns:.0}"));
+        }
+        Ok(())
     }
 
     fn start(&mut self, pidfd: OwnedFd, first: Option<fn()>) -> Result<(), WindowError> {
@@ -220,6 +243,7 @@ impl Window {
         let shared = Arc::clone(&self.shared);
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
             signal::block_all();
+            hits::leave_thread();
             if let Some(first) = first {
                 first();
             }
@@ -402,6 +426,7 @@ impl Drop for Window {
             let _ = thread.join();
         }
         signal::forget(&self.shared);
+        hits::await_looks();
         unmap(self.shared.base, self.shared.bytes);
         if was_live && let Ok(words) = ToDevice::Detach.encode() {
             // A full ring means that the device is not listening; it hears of the process's end.

@@ -6,7 +6,8 @@
 //! - nothing that the window's own threads use lies in the window (`own`): they would wait for themselves;
 //! - a page of the window that the program gets where the system promises zeroes is zero (`space`);
 //! - a forked child has the heap as it was when it was forked, in private memory, or ends (`fork`);
-//! - no system call of the program changes how the window is mapped (`mapping`): the device believes that it knows.
+//! - no system call of the program changes how the window is mapped (`mapping`): the device believes that it knows;
+//! - where hits have a latency every thread of the program is sampled, and none of the window's is (`threads`).
 
 /// Prints a line to standard error, unless that has been closed: `eprintln!` would panic, and the program is not ours.
 macro_rules! say {
@@ -29,6 +30,7 @@ mod ranges;
 mod space;
 mod statistics;
 mod streams;
+mod threads;
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -154,6 +156,7 @@ fn options(settings: &Settings, bytes: Option<u64>) -> WindowOptions {
     WindowOptions {
         bytes,
         mode: settings.mode,
+        hit_latency: settings.hit_latency,
         on_thread: Some(own::note_thread),
         is_leased: true,
         ..WindowOptions::default()

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use osier_client::hits;
 use osier_client::placement::Placement;
 
 use crate::callers::{self, Call};
@@ -223,10 +224,15 @@ pub fn msync(at: usize, bytes: usize, flags: i32) -> Option<i32> {
 }
 
 pub fn mprotect(at: usize, bytes: usize, protection: i32) -> i32 {
-    if dax::touches(at, bytes) {
+    let (is_heap, is_path) = (in_heap(at, bytes).is_some(), dax::touches(at, bytes));
+    if protection & libc::PROT_READ == 0 && (is_heap || is_path) && hits::is_on() {
+        // A sample's look at a line there would end the program.
+        hits::forbid_looks();
+    }
+    if is_path {
         return code(dax::mprotect(at, bytes, protection).map(|()| 0));
     }
-    if in_heap(at, bytes).is_some() && !own::is_own_thread() && !guest::is_one() {
+    if is_heap && !own::is_own_thread() && !guest::is_one() {
         SPACE.with(|space| space.note_protection());
     }
     own::mprotect(at, bytes, protection)

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use osier_client::extent::Extent;
-use osier_client::{Histogram, Window, WindowStats};
+use osier_client::{Histogram, HitFigures, Window, WindowStats, hits};
 
 use crate::space::{PAGE, REFUSED, USED_MAX};
 use crate::{RUN, Run, callers, dax, guest, is_owner, who};
@@ -42,12 +42,19 @@ pub fn end() {
     if (heap.is_none() && paths.is_empty()) || IS_SAID.swap(true, Ordering::AcqRel) {
         return;
     }
+    // What this thread still owes is in the figures.
+    hits::leave_thread();
+    let hits = hits::figures();
     // Wherever the figures go: rules that do nothing are mistakes.
     let unused = callers::unused(who());
     if !unused.is_empty() {
         say!("{}", unused.trim_end());
     }
-    let text = if settings.json { json(heap.as_ref(), &paths) } else { text(heap.iter().chain(&paths)) };
+    let text = if settings.json {
+        json(heap.as_ref(), &paths, hits.as_ref())
+    } else {
+        text(heap.iter().chain(&paths)) + &hits.as_ref().map_or_else(String::new, hits_text)
+    };
     match &settings.stats {
         None => say!("{}", text.trim_end()),
         // Several programs of a run write one after the other.
@@ -188,16 +195,46 @@ fn quoted(text: &str) -> String {
     quoted + "\""
 }
 
+/// What was added for the latency of hits.
+fn hits_text(hits: &HitFigures) -> String {
+    let name = who();
+    let error = hits.error.map_or_else(|| "none".to_owned(), |share| format!("{:.1} %", share * 100.0));
+    let HitFigures { hit_ns, machine_start_ns, machine_ns, access_ns, samples, on_window, missed, .. } = hits;
+    let HitFigures { unknown, late, injected_ns, lag_ns, .. } = hits;
+    let (injected_us, lag_us) = (injected_ns / 1000, lag_ns / 1000);
+    format!(
+        "{name}: hits were to take {hit_ns} ns; this machine's memory took {machine_start_ns:.0} ns at first, \
+         {machine_ns:.0} ns while the program ran, and {access_ns:.0} ns with translation\n\
+         {name}: of {samples} samples {on_window} waited for the window, {missed:.0} of these for memory; {unknown} came to \
+         nothing, {late} came late\n\
+         {name}: {injected_us} us were added, {lag_us} us after what they are for (mean); estimated error: {error}\n"
+    )
+}
+
+fn hits_json(hits: &HitFigures) -> String {
+    let HitFigures { hit_ns, machine_start_ns, machine_ns, access_ns, sample_cost_ns, samples, on_window, .. } = hits;
+    let HitFigures { missed, unknown, late, injected_ns, over_ns, lag_ns, error, .. } = hits;
+    let error = error.map_or_else(|| "null".to_owned(), |share| format!("{share:.4}"));
+    format!(
+        "\"hit_latency\": {{\"hit_ns\": {hit_ns}, \"machine_start_ns\": {machine_start_ns:.1}, \
+         \"machine_ns\": {machine_ns:.1}, \"access_ns\": {access_ns:.1}, \"sample_cost_ns\": {sample_cost_ns:.0}, \
+         \"samples\": {samples}, \"on_window\": {on_window}, \"missed\": {missed:.3}, \"unknown\": {unknown}, \
+         \"late\": {late}, \"injected_ns\": {injected_ns}, \"over_ns\": {over_ns}, \"lag_ns\": {lag_ns}, \
+         \"error\": {error}}}, "
+    )
+}
+
 /// The heap's figures beside the process's, those of paths in a list, and the device's.
-fn json(heap: Option<&Use>, paths: &[Use]) -> String {
+fn json(heap: Option<&Use>, paths: &[Use], hits: Option<&HitFigures>) -> String {
     let Some(last) = heap.or(paths.last()) else { unreachable!("something is said of a window") };
     let WindowStats { faults, misses, left, left_dirty, flash_written, flash_moved, superblocks_erased, lost, .. } =
         last.stats;
+    let hits = hits.map_or_else(String::new, hits_json);
     let heap = heap.map_or_else(String::new, |heap| format!("{}, ", heap.json));
     let paths: Vec<String> = paths.iter().map(|path| format!("{{{}}}", path.json)).collect();
     let paths = if paths.is_empty() { String::new() } else { format!("\"dax\": [{}], ", paths.join(", ")) };
     format!(
-        "{{\"pid\": {}, {heap}{paths}\"device\": {{\"faults\": {faults}, \"misses\": {misses}, \"evicted\": {left}, \
+        "{{\"pid\": {}, {heap}{paths}{hits}\"device\": {{\"faults\": {faults}, \"misses\": {misses}, \"evicted\": {left}, \
          \"evicted_dirty\": {left_dirty}, \"lost\": {lost}, \"flash_pages_written\": {flash_written}, \
          \"flash_pages_moved\": {flash_moved}, \"superblocks_erased\": {superblocks_erased}, \"samples\": {}, \
          \"samples_used\": {}}}}}\n",

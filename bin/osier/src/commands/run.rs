@@ -8,16 +8,20 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use clap::Args;
 use clap::builder::RangedI64ValueParser;
-use osier_client::FaultMode;
 use osier_client::extent::{Extent, ExtentError, plain};
 use osier_client::heap::{self, Dax, HEAP_MIN_BYTES, LeaseError, Settings, THRESHOLD_BYTES, stand_in};
 use osier_client::placement::{CallSites, DEPTH_MAX, RULES_MAX, Rule, RuleError};
+use osier_client::{FaultMode, HitLatency, hits};
 
 use super::Context;
 use crate::exit::{Exit, Failure};
 use crate::preloaded::{self, ModeArg};
 use crate::units::parse_bytes;
 
+/// The latency of hits, if none is given.
+const OF_PROFILE: &str = "profile";
+/// The longest latency of a hit: no memory takes that long.
+const HIT_NS_MAX: u32 = 100_000;
 /// Most call sites that are said at the end.
 const CALL_SITES_MAX: i64 = 1000;
 
@@ -66,6 +70,19 @@ pub struct RunArgs {
     /// These are of so many callers further up: 0 is who calls `malloc` or `mmap`
     #[arg(long, value_name = "NUMBER", default_value_t = 0, value_parser = depths())]
     call_depth: u8,
+    /// Have loads of pages in the device's cache take so many nanoseconds, or what the device's profile says
+    ///
+    /// Threads are stopped for as long as such loads took less on this machine. The figures say how much was added, and
+    /// how well that is known.
+    #[arg(
+        long,
+        value_name = "NANOSECONDS",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = OF_PROFILE,
+        value_parser = parse_hit_latency
+    )]
+    hit_latency: Option<HitLatency>,
     /// Programs that the program starts have heaps in the window too
     ///
     /// Each has an eighth of it, unless `--heap` says otherwise.
@@ -99,6 +116,14 @@ fn parse_dax(text: &str) -> Result<DaxArg, String> {
     Ok(DaxArg { path, bytes })
 }
 
+fn parse_hit_latency(text: &str) -> Result<HitLatency, String> {
+    match text.parse() {
+        _ if text == OF_PROFILE => Ok(HitLatency::Profile),
+        Ok(ns @ 1..=HIT_NS_MAX) => Ok(HitLatency::Nanoseconds(ns)),
+        _ => Err(format!("`{text}` is no latency of a hit: write nanoseconds from 1 to {HIT_NS_MAX}, or nothing")),
+    }
+}
+
 fn shown() -> RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(0..=CALL_SITES_MAX)
 }
@@ -121,6 +146,9 @@ pub fn run(args: &RunArgs, context: &Context) -> Result<Exit> {
     let has_heap = args.dax.is_empty() || args.heap.is_some();
     let least = if has_heap { HEAP_MIN_BYTES } else { 0 };
     let call_sites = args.call_sites(has_heap)?;
+    if args.hit_latency.is_some() {
+        hits::check().map_err(|error| Failure::new(Exit::BadInput, error.to_string()))?;
+    }
     preloaded::check_window(&socket, mode, "a heap", least, args.heap)?;
     let name = &args.program[0];
     let program = preloaded::find(name).ok_or_else(|| {
@@ -141,6 +169,7 @@ pub fn run(args: &RunArgs, context: &Context) -> Result<Exit> {
         dax,
         survives_power_loss,
         call_sites,
+        hit_latency: args.hit_latency,
     };
     preloaded::become_program(&program, name, &args.program[1..], &settings)
 }
@@ -207,6 +236,15 @@ fn refused(error: impl Into<ExtentError>) -> anyhow::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_latency_of_hits_is_a_number_or_the_profiles() {
+        assert_eq!(parse_hit_latency("profile"), Ok(HitLatency::Profile));
+        assert_eq!(parse_hit_latency("771"), Ok(HitLatency::Nanoseconds(771)));
+        for wrong in ["", "0", "-1", "100001", "5us", "99999999999"] {
+            assert!(parse_hit_latency(wrong).is_err_and(|text| text.contains("nanoseconds")), "{wrong}");
+        }
+    }
 
     #[test]
     fn a_path_has_a_size_or_none() {

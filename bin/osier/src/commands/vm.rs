@@ -138,6 +138,7 @@ pub fn run(args: &VmArgs, context: &Context) -> Result<Exit> {
         stand_in: Some(StandIn { fd, window_bytes: offer.bytes }),
         dax: Vec::new(),
         survives_power_loss: false,
+        hit_latency: None,
         call_sites: CallSites::default(),
     };
     tell!(

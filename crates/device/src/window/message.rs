@@ -17,7 +17,7 @@ use super::{Command, Grant, WindowStats};
 pub type Words = [u64; 8];
 
 /// Version of what follows; both sides must have the same.
-pub const VERSION: u64 = 5;
+pub const VERSION: u64 = 6;
 /// Lanes of a mapper: faults that it may have under way.
 pub const LANES: usize = 64;
 /// Bytes of a lane: the mapper's line and the device's.
@@ -44,7 +44,7 @@ pub const WELCOME_BYTES: usize = 128;
 /// Its first word.
 const GREETING: u64 = u64::from_le_bytes(*b"OSIRWIN1");
 /// Where its text begins.
-const TEXT_AT: usize = 48;
+const TEXT_AT: usize = 56;
 
 const KIND_SHIFT: u32 = 56;
 /// Of a zap, beside the count of its pages.
@@ -68,6 +68,8 @@ pub struct Welcome {
     pub pages: u64,
     /// Frames of the cache.
     pub frames: u64,
+    /// Nanoseconds of a load that hits the device's cache, over an idle link.
+    pub hit_ns: u64,
     /// The device's name, or why it does not let the program in; cut to what there is room for.
     pub text: Result<String, String>,
 }
@@ -83,7 +85,7 @@ impl Welcome {
         let room = text.len().min(WELCOME_BYTES - TEXT_AT);
         let length = (0..=room).rev().find(|length| text.is_char_boundary(*length)).unwrap_or(0);
         let mut bytes = [0; WELCOME_BYTES];
-        let words = [GREETING, VERSION, status, self.pages, self.frames, length as u64];
+        let words = [GREETING, VERSION, status, self.pages, self.frames, length as u64, self.hit_ns];
         for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
             place.copy_from_slice(&word.to_le_bytes());
         }
@@ -103,7 +105,7 @@ impl Welcome {
         let text = bytes[TEXT_AT..].get(..length)?;
         let text = String::from_utf8_lossy(text).into_owned();
         let text = if word(2) == 0 { Ok(text) } else { Err(text) };
-        Some(Welcome { pages: word(3), frames: word(4), text })
+        Some(Welcome { pages: word(3), frames: word(4), hit_ns: word(6), text })
     }
 }
 
@@ -605,14 +607,15 @@ mod tests {
     #[test]
     fn a_welcome_is_what_it_was_and_nothing_else_is_one() {
         let long = "é".repeat(100);
-        for (text, kept) in [(Ok("cylon".to_owned()), 5), (Err("no room".to_owned()), 7), (Ok(long), 80)] {
-            let welcome = Welcome { pages: 3, frames: 2, text };
+        for (text, kept) in [(Ok("cylon".to_owned()), 5), (Err("no room".to_owned()), 7), (Ok(long), 72)] {
+            let welcome = Welcome { pages: 3, frames: 2, hit_ns: 4, text };
             let found = Welcome::decode(&welcome.encode()).unwrap();
-            assert_eq!((found.pages, found.frames, found.text.is_ok()), (3, 2, welcome.text.is_ok()));
+            assert_eq!((found.pages, found.frames, found.hit_ns), (3, 2, 4));
+            assert_eq!(found.text.is_ok(), welcome.text.is_ok());
             let (was, is) = (welcome.text.unwrap_or_else(|why| why), found.text.unwrap_or_else(|why| why));
             assert!(was.starts_with(&is) && is.len() == kept, "{is}");
         }
-        let mut bytes = Welcome { pages: 1, frames: 1, text: Ok(String::new()) }.encode();
+        let mut bytes = Welcome { pages: 1, frames: 1, hit_ns: 1, text: Ok(String::new()) }.encode();
         bytes[40..48].fill(255);
         assert_eq!(Welcome::decode(&bytes), None, "its text would reach beyond it");
         bytes[8] ^= 1;

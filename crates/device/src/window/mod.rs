@@ -376,6 +376,12 @@ impl<R: Resident> Window<R> {
         self.pages
     }
 
+    /// Nanoseconds of a load that hits the cache: over an idle link, and through the device's DRAM.
+    #[must_use]
+    pub fn hit_ns(&self) -> u64 {
+        self.overhead.load_ns
+    }
+
     /// How hits are sampled.
     #[must_use]
     pub fn sampling(&self) -> Sampling {

@@ -540,7 +540,8 @@ impl Server {
     }
 
     fn welcome_of(&self, text: Result<String, String>) -> [u8; WELCOME_BYTES] {
-        Welcome { pages: self.window.pages(), frames: self.frames, text }.encode()
+        let (pages, hit_ns) = (self.window.pages(), self.window.hit_ns());
+        Welcome { pages, frames: self.frames, hit_ns, text }.encode()
     }
 }
 
