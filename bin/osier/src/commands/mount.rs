@@ -72,16 +72,13 @@ pub fn run(args: &MountArgs, context: &Context) -> Result<Exit> {
     let threads = args.threads.map_or_else(default_threads, usize::from);
     fronts::tie_to_supervisor()?;
     let _lock = lock(&image, &args.device)?;
-    let looking = || format!("looking at {}", args.dir.display());
-    let place = match std::fs::metadata(&args.dir) {
-        // What a process that was killed has left in the tree; nobody can use it any more.
-        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
-            take_out(&args.dir).with_context(|| format!("unmounting what died at {}", args.dir.display()))?;
-            std::fs::metadata(&args.dir)
-        }
-        place => place,
-    };
-    if !place.with_context(looking)?.is_dir() {
+    // What a process that was killed has left in the tree; nobody can use it any more. Its attributes may still be kept by
+    // the kernel, so it is asked for what only the process knows.
+    if rustix::fs::statfs(&args.dir).is_err_and(|errno| errno == rustix::io::Errno::NOTCONN) {
+        take_out(&args.dir).with_context(|| format!("unmounting what died at {}", args.dir.display()))?;
+    }
+    let place = std::fs::metadata(&args.dir).with_context(|| format!("looking at {}", args.dir.display()))?;
+    if !place.is_dir() {
         return Err(Failure::new(Exit::BadInput, format!("{} is no directory", args.dir.display())).into());
     }
     // One more for whoever commits.
