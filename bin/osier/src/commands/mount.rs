@@ -72,8 +72,8 @@ pub fn run(args: &MountArgs, context: &Context) -> Result<Exit> {
     let threads = args.threads.map_or_else(default_threads, usize::from);
     fronts::tie_to_supervisor()?;
     let _lock = lock(&image, &args.device)?;
-    // What a process that was killed has left in the tree; nobody can use it any more. Its attributes may still be kept by
-    // the kernel, so it is asked for what only the process knows.
+    // What a process that was killed has left in the tree; nobody can use it any more. The kernel may still have its
+    // attributes, so it is asked for what only the process knows.
     if rustix::fs::statfs(&args.dir).is_err_and(|errno| errno == rustix::io::Errno::NOTCONN) {
         take_out(&args.dir).with_context(|| format!("unmounting what died at {}", args.dir.display()))?;
     }
