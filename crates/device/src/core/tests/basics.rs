@@ -263,6 +263,27 @@ fn a_flush_behind_records_that_the_flash_will_never_take_does_not_hang() {
 }
 
 #[test]
+fn media_that_fail_with_much_unsynced_in_the_buffer_come_to_rest() {
+    let mut bench = bench(true);
+    // More than the part of the buffer that may wait for a sync, all of it handed over and programmed.
+    for id in 0..8 {
+        submit(&mut bench, id, WriteMeta::default(), &unit(4 * id, 2, 8_000, id as u32));
+    }
+    let mut failed = 0;
+    for _ in 0..100 {
+        bench.now = bench.now.saturating_add(100_000_000);
+        bench.poll();
+        failed += u32::from(bench.fail_first(MediaError::NoSpace, |kind| matches!(kind, MediaOpKind::Sync)));
+        while bench.carry_out(&mut Draw::new(1)) {}
+    }
+    assert_eq!(failed, 1, "a sync is asked for, and not again");
+    assert_eq!(settled(&mut bench).len(), 8);
+    for id in 0..8 {
+        assert_eq!(shape(&read(&mut bench, 4 * id, 2)), [(0, 2, Some((id as u32, 0)))]);
+    }
+}
+
+#[test]
 fn a_shut_down_device_answers_everything_and_wakes_when_cool() {
     let profile = small_profile(false);
     let mut bench = Bench::create(&profile, params(&profile, 200), BUFFER_BYTES);
