@@ -3,21 +3,21 @@
 //! While nothing is outstanding and nothing unsent, it waits in the call that receives; else it polls. So a client that
 //! asks for one block after the other costs a receive and a send each, and one that is idle costs nothing.
 
-use std::io::{self, IoSlice};
-use std::net::Shutdown;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use osier_nvme::stream::Duplex;
+
 use super::bytes::Bytes;
 use super::lock::RangeLock;
 use super::session::{Answer, End, Event, Limits, Refusal, Session};
-use crate::sys::{self, Patience, Wait};
+use crate::line::{Line, milliseconds_until};
+use crate::sys::Patience;
 use crate::volume::Export;
 
-/// Parts of replies that are sent in one call.
-const PARTS_SENT_MAX: usize = 128;
 /// How long a client may take nothing of what is sent while the server waits for it to end.
 const STUCK_MS_MAX: u32 = 5_000;
 
@@ -39,7 +39,7 @@ pub struct Terms {
 }
 
 pub struct Connection<'a> {
-    socket: BorrowedFd<'a>,
+    line: Line<'a>,
     session: Session,
     exports: &'a [Served],
     /// The export that was looked at last, and its volume.
@@ -69,7 +69,7 @@ impl<'a> Connection<'a> {
         }
         let deadline = Instant::now() + terms.negotiation;
         Connection {
-            socket: socket.as_fd(),
+            line: Line::new(socket.as_fd()),
             session,
             exports,
             opened: None,
@@ -90,7 +90,7 @@ impl<'a> Connection<'a> {
                 self.session.refuse(Refusal::ShutDown);
             }
             self.work();
-            match self.send() {
+            match self.line.send(&mut self.session) {
                 // What was sent may have made room for what is staged, and no more bytes need come to say so.
                 Ok(true) if self.session.has_staged() => continue,
                 Ok(_) => {}
@@ -104,7 +104,7 @@ impl<'a> Connection<'a> {
                 && self.session.outstanding() == 0
                 && !self.session.has_output()
             {
-                sys::shut_down(self.socket, Shutdown::Write);
+                self.line.shut_down();
                 return Ok(Outcome::Ended(end));
             }
             if !self.await_more()? {
@@ -156,19 +156,6 @@ impl<'a> Connection<'a> {
         Bytes::new(volume, &served.lock).map_err(|error| format!("cannot open export {name:?}: {error}"))
     }
 
-    /// Sends what there is room for; whether that was anything.
-    fn send(&mut self) -> io::Result<bool> {
-        let mut has_sent = false;
-        while self.session.has_output() {
-            let mut slices = [IoSlice::new(&[]); PARTS_SENT_MAX];
-            let count = self.session.output(&mut slices);
-            let Some(sent) = sys::send(self.socket, &slices[..count])? else { break };
-            self.session.sent(sent);
-            has_sent = true;
-        }
-        Ok(has_sent)
-    }
-
     /// Waits until there is something to do, and receives what is there. False: it took too long.
     fn await_more(&mut self) -> io::Result<bool> {
         let is_transmitting = self.session.is_transmitting();
@@ -190,11 +177,8 @@ impl<'a> Connection<'a> {
         } else if is_transmitting {
             None
         } else {
-            let left = self.deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(false);
-            }
-            Some(left.as_millis() as u32 + 1)
+            let Some(left) = milliseconds_until(self.deadline) else { return Ok(false) };
+            Some(left)
         };
         let began = Instant::now();
         self.wait(may_receive, has_output, milliseconds)?;
@@ -206,19 +190,14 @@ impl<'a> Connection<'a> {
     }
 
     fn wait(&self, to_read: bool, to_write: bool, milliseconds: Option<u32>) -> io::Result<()> {
-        let of_event = |fd| Wait { fd, to_read: true, to_write: false };
-        let mut waits = Vec::with_capacity(3);
-        // A socket whose client has gone is always ready, so one that nothing is wanted of is left out.
-        if to_read || to_write {
-            waits.push(Wait { fd: self.socket, to_read, to_write });
-        }
+        let mut events = Vec::with_capacity(2);
         if let Some((_, bytes)) = &self.opened
             && bytes.is_busy()
         {
-            waits.push(of_event(bytes.event()));
-            waits.extend(bytes.turn_event().map(of_event));
+            events.push(bytes.event());
+            events.extend(bytes.turn_event());
         }
-        sys::wait(&waits, milliseconds)
+        self.line.wait(to_read, to_write, &events, milliseconds)
     }
 
     fn receive_if(&mut self, may_receive: bool) -> io::Result<bool> {
@@ -229,20 +208,7 @@ impl<'a> Connection<'a> {
     }
 
     fn receive(&mut self, patience: Patience) -> io::Result<()> {
-        let mut space = self.session.space();
-        let slices = if space[1].is_empty() { &mut space[..1] } else { &mut space[..] };
-        let received = match sys::receive(self.socket, slices, patience) {
-            Ok(None) => return Ok(()),
-            Ok(Some(received)) => received,
-            // A client that has gone is no error of the server.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => 0,
-            Err(error) => return Err(error),
-        };
-        if received == 0 {
-            self.has_ended = true;
-            self.session.input_ended();
-        }
-        self.session.filled(received);
+        self.has_ended |= !self.line.receive(&mut self.session, patience)?;
         Ok(())
     }
 }

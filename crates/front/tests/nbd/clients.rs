@@ -2,8 +2,9 @@
 
 use std::fs;
 
-use super::memory::Disk;
-use super::{Rig, installed, noise, succeed};
+use super::common::memory::Disk;
+use super::common::noise;
+use super::{Rig, installed, succeed};
 
 #[test]
 fn nbdinfo_is_told_what_the_export_can() {

@@ -24,7 +24,7 @@ use super::planted::{self, Bug};
 use super::wire::{self, Errno, OptionHeader};
 use crate::volume::BLOCK_BYTES;
 use options::{Negotiation, Opening};
-use osier_nvme::stream::{Input, Outbox, Part, Pool};
+use osier_nvme::stream::{Duplex, Input, Outbox, Part, Pool};
 use transmission::Transmission;
 pub use transmission::{Answer, Command, Failure, Payload, Request};
 
@@ -177,40 +177,6 @@ impl Session {
         self.refusal = Some(refusal);
     }
 
-    /// Where the next bytes of the client go, in order; no room at all where the session has enough for now.
-    pub fn space(&mut self) -> [IoSliceMut<'_>; 2] {
-        let Stream { input, .. } = &mut self.stream;
-        if self.end.is_some() {
-            return [IoSliceMut::new(&mut []), IoSliceMut::new(&mut [])];
-        }
-        if let Phase::Transmission(transmission) = &mut self.phase
-            && input.is_empty()
-            && let Some((first, second)) = transmission.payload_space()
-        {
-            let second = if second.is_empty() { input.free() } else { second };
-            return [IoSliceMut::new(first), IoSliceMut::new(second)];
-        }
-        [IoSliceMut::new(input.free()), IoSliceMut::new(&mut [])]
-    }
-
-    /// So many bytes were put into [`Session::space`].
-    pub fn filled(&mut self, mut bytes: usize) {
-        if self.end.is_some() {
-            return;
-        }
-        if let Phase::Transmission(transmission) = &mut self.phase
-            && self.stream.input.is_empty()
-        {
-            bytes -= transmission.payload_filled(bytes);
-        }
-        self.stream.input.filled(bytes);
-    }
-
-    /// The client sends no more.
-    pub fn input_ended(&mut self) {
-        self.end.get_or_insert(End::HungUp);
-    }
-
     /// What is to be done next, as far as the bytes reach. `None`: nothing, until bytes come or something is answered
     /// or sent.
     pub fn next_event(&mut self) -> Option<Event> {
@@ -274,22 +240,6 @@ impl Session {
         self.end
     }
 
-    /// Fills `slices` with what is to be sent first; how many of them.
-    pub fn output<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
-        self.stream.out.slices(slices)
-    }
-
-    /// Whether something is to be sent.
-    #[must_use]
-    pub fn has_output(&self) -> bool {
-        !self.stream.out.is_empty()
-    }
-
-    /// So many bytes were sent.
-    pub fn sent(&mut self, bytes: usize) {
-        self.stream.out.sent(bytes, &mut self.stream.pool);
-    }
-
     /// Nothing more can be sent.
     pub fn output_ended(&mut self) {
         self.end.get_or_insert(End::HungUp);
@@ -299,6 +249,51 @@ impl Session {
     /// The spare buffers of this connection.
     pub fn pool(&mut self) -> &mut Pool {
         &mut self.stream.pool
+    }
+}
+
+impl Duplex for Session {
+    fn space(&mut self) -> [IoSliceMut<'_>; 2] {
+        let Stream { input, .. } = &mut self.stream;
+        if self.end.is_some() {
+            return [IoSliceMut::new(&mut []), IoSliceMut::new(&mut [])];
+        }
+        if let Phase::Transmission(transmission) = &mut self.phase
+            && input.is_empty()
+            && let Some((first, second)) = transmission.payload_space()
+        {
+            let second = if second.is_empty() { input.free() } else { second };
+            return [IoSliceMut::new(first), IoSliceMut::new(second)];
+        }
+        [IoSliceMut::new(input.free()), IoSliceMut::new(&mut [])]
+    }
+
+    fn filled(&mut self, mut bytes: usize) {
+        if self.end.is_some() {
+            return;
+        }
+        if let Phase::Transmission(transmission) = &mut self.phase
+            && self.stream.input.is_empty()
+        {
+            bytes -= transmission.payload_filled(bytes);
+        }
+        self.stream.input.filled(bytes);
+    }
+
+    fn input_ended(&mut self) {
+        self.end.get_or_insert(End::HungUp);
+    }
+
+    fn output<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        self.stream.out.slices(slices)
+    }
+
+    fn has_output(&self) -> bool {
+        !self.stream.out.is_empty()
+    }
+
+    fn sent(&mut self, bytes: usize) {
+        self.stream.out.sent(bytes, &mut self.stream.pool);
     }
 }
 

@@ -1,5 +1,6 @@
 use super::*;
 use crate::nbd::testing::replies::{Replies, Style};
+use crate::nbd::testing::stream::{drain, feed};
 
 const INFO: Info = Info { blocks: 1 << 40, is_read_only: false, piece_blocks: 32 };
 
@@ -17,14 +18,8 @@ impl Talk {
     fn say(&mut self, mut bytes: &[u8], info: Info) -> Vec<Request> {
         let mut requests = Vec::new();
         loop {
-            let mut filled = 0;
-            for slice in &mut self.session.space() {
-                let count = slice.len().min(bytes.len());
-                slice[..count].copy_from_slice(&bytes[..count]);
-                bytes = &bytes[count..];
-                filled += count;
-            }
-            self.session.filled(filled);
+            let filled = feed(&mut self.session, bytes, usize::MAX);
+            bytes = &bytes[filled..];
             let mut has_asked = false;
             while let Some(event) = self.session.next_event() {
                 has_asked = true;
@@ -42,11 +37,7 @@ impl Talk {
     }
 
     fn hear(&mut self) {
-        let mut slices = [IoSlice::new(&[]); 64];
-        let count = self.session.output(&mut slices);
-        let sent = slices[..count].iter().map(|slice| slice.len()).sum();
-        slices[..count].iter().for_each(|slice| self.received.extend_from_slice(slice));
-        self.session.sent(sent);
+        drain::<64>(&mut self.session, &mut self.received, usize::MAX);
     }
 
     /// The flags of the export, after these options and NBD_OPT_GO.

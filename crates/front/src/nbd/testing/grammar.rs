@@ -1,8 +1,8 @@
 //! Whole conversations of a client, from a seed: mostly what the protocol allows, often what it forbids, and what is to
 //! come back. What is expected follows from how a message was made, not from reading it again.
 
-use super::Rng;
 use super::replies::Style;
+use super::stream::Rng;
 
 /// Bytes of a block, and the most of one request and one option in these conversations.
 pub const BLOCK: u64 = 4096;
