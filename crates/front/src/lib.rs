@@ -19,6 +19,7 @@ mod memory;
 pub mod nbd;
 pub mod nvme_tcp;
 mod sys;
+pub mod tls;
 pub mod volume;
 pub mod window;
 

@@ -13,9 +13,10 @@ use osier_nvme::stream::Duplex;
 
 use super::bytes::Bytes;
 use super::lock::RangeLock;
-use super::session::{Answer, End, Event, Limits, Refusal, Session};
+use super::session::{Answer, End, Event, Limits, Refusal, Security, Session};
 use crate::line::{Line, milliseconds_until};
 use crate::sys::Patience;
+use crate::tls::Tls;
 use crate::volume::Export;
 
 /// How long a client may take nothing of what is sent while the server waits for it to end.
@@ -32,6 +33,8 @@ pub struct Terms {
     pub limits: Limits,
     /// How long a client may negotiate.
     pub negotiation: Duration,
+    /// How what is said is encrypted, if it has to be.
+    pub tls: Option<Tls>,
     /// Set when the server ends.
     pub stops: Arc<AtomicBool>,
     /// Why the client is turned away, if it is.
@@ -48,6 +51,8 @@ pub struct Connection<'a> {
     terms: Terms,
     /// Until when the negotiation is to be over.
     deadline: Instant,
+    /// What was said so far is to be sent, and then the encryption begins.
+    starts_tls: bool,
     /// The client sends no more, or nobody listens to it any more.
     has_ended: bool,
 }
@@ -63,7 +68,8 @@ pub enum Outcome {
 impl<'a> Connection<'a> {
     pub fn new(socket: &'a OwnedFd, exports: &'a [Served], terms: Terms) -> Connection<'a> {
         let names = exports.iter().map(|served| served.export.name().to_owned()).collect();
-        let mut session = Session::new(names, terms.limits);
+        let security = if terms.tls.is_some() { Security::Required } else { Security::None };
+        let mut session = Session::new(names, terms.limits, security);
         if let Some(refusal) = terms.refusal.clone() {
             session.refuse(refusal);
         }
@@ -76,6 +82,7 @@ impl<'a> Connection<'a> {
             answers: Vec::new(),
             terms,
             deadline,
+            starts_tls: false,
             has_ended: false,
         }
     }
@@ -90,7 +97,7 @@ impl<'a> Connection<'a> {
                 self.session.refuse(Refusal::ShutDown);
             }
             self.work();
-            match self.line.send(&mut self.session) {
+            match self.send() {
                 // What was sent may have made room for what is staged, and no more bytes need come to say so.
                 Ok(true) if self.session.has_staged() => continue,
                 Ok(_) => {}
@@ -102,7 +109,7 @@ impl<'a> Connection<'a> {
             }
             if let Some(end) = self.session.end()
                 && self.session.outstanding() == 0
-                && !self.session.has_output()
+                && !self.has_output()
             {
                 self.line.shut_down();
                 return Ok(Outcome::Ended(end));
@@ -119,6 +126,7 @@ impl<'a> Connection<'a> {
             while let Some(event) = self.session.next_event() {
                 match event {
                     Event::Open { name } => self.open(name),
+                    Event::StartTls => self.starts_tls = true,
                     Event::Request(request) => {
                         let Some((_, bytes)) = &mut self.opened else { panic!("a request without an export") };
                         bytes.begin(request, self.session.pool());
@@ -156,11 +164,32 @@ impl<'a> Connection<'a> {
         Bytes::new(volume, &served.lock).map_err(|error| format!("cannot open export {name:?}: {error}"))
     }
 
+    /// Sends what there is room for; whether that was anything.
+    fn send(&mut self) -> io::Result<bool> {
+        let has_sent = self.line.send(&mut self.session)?;
+        if self.starts_tls
+            && !self.session.has_output()
+            && let Some(tls) = &self.terms.tls
+        {
+            self.starts_tls = false;
+            self.line.secure(Arc::clone(&tls.config))?;
+            self.session.secured();
+        }
+        Ok(has_sent)
+    }
+
+    fn has_output(&self) -> bool {
+        self.session.has_output() || self.line.has_output()
+    }
+
     /// Waits until there is something to do, and receives what is there. False: it took too long.
     fn await_more(&mut self) -> io::Result<bool> {
         let is_transmitting = self.session.is_transmitting();
         let may_receive = !self.has_ended && !self.session.space()[0].is_empty();
-        let has_output = self.session.has_output();
+        if may_receive && self.line.has_input() {
+            return self.receive_if(true);
+        }
+        let has_output = self.has_output();
         let is_busy = self.opened.as_ref().is_some_and(|(_, bytes)| bytes.is_busy());
         if is_transmitting && may_receive && !has_output && !is_busy {
             self.receive(Patience::Wait)?;
@@ -208,7 +237,15 @@ impl<'a> Connection<'a> {
     }
 
     fn receive(&mut self, patience: Patience) -> io::Result<()> {
-        self.has_ended |= !self.line.receive(&mut self.session, patience)?;
+        match self.line.receive(&mut self.session, patience) {
+            Ok(more) => self.has_ended |= !more,
+            Err(error) => {
+                // It is to hear why, where that is for the server to say.
+                self.session.output_ended();
+                self.line.linger(&mut self.session);
+                return Err(error);
+            }
+        }
         Ok(())
     }
 }

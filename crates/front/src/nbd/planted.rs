@@ -19,6 +19,8 @@ osier_nvme::planted_bugs! {
     PatchAtOnce,
     /// A patch does not wait for writes that only count themselves.
     IgnoreCounted,
+    /// Options are answered before TLS is there.
+    ServeBeforeTls,
     /// A request is answered to whoever asked first.
     AnswerFirst,
 }

@@ -29,8 +29,6 @@ use crate::sys::Patience;
 
 /// How long a host that reconnects waits for what it had before to leave.
 const LEAVING_MAX: Duration = Duration::from_secs(5);
-/// How long a host may take to close a connection that was ended.
-const LINGER_MAX: Duration = Duration::from_secs(1);
 
 /// Whether a command's data are ranges.
 fn is_list(io: &Io) -> bool {
@@ -442,18 +440,6 @@ impl<'a> Connection<'a> {
         if !matches!(self.session.end(), Some(End::Violation(_) | End::Closed)) {
             return;
         }
-        let until = Instant::now() + LINGER_MAX;
-        while let Some(left) = milliseconds_until(until) {
-            if self.line.send(&mut self.session).is_err() {
-                return;
-            }
-            let has_output = self.session.has_output();
-            if !has_output {
-                self.line.shut_down();
-            }
-            if self.line.wait(true, has_output, &[], Some(left)).is_err() || !self.line.discard() {
-                return;
-            }
-        }
+        self.line.linger(&mut self.session);
     }
 }

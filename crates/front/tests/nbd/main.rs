@@ -7,6 +7,7 @@ mod clients;
 mod common;
 mod raw;
 mod serving;
+mod tls;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -11,7 +11,11 @@ struct Talk {
 
 impl Talk {
     fn new(limits: Limits) -> Talk {
-        Talk { session: Session::new(Arc::new(["only".to_owned()]), limits), received: Vec::new() }
+        Talk::with(limits, Security::None)
+    }
+
+    fn with(limits: Limits, security: Security) -> Talk {
+        Talk { session: Session::new(Arc::new(["only".to_owned()]), limits, security), received: Vec::new() }
     }
 
     /// Sends bytes, as far as they are taken; what is asked of the owner.
@@ -26,6 +30,7 @@ impl Talk {
                 match event {
                     Event::Open { .. } => self.session.opened(Ok(info)),
                     Event::Request(request) => requests.push(request),
+                    Event::StartTls => {}
                 }
             }
             let before = self.received.len();
@@ -159,4 +164,24 @@ fn a_session_that_ends_refuses_options_and_requests() {
     let mut replies = Replies(&talk.received);
     let mut next = || replies.reply(Style::Simple, 0, None).map(|reply| (reply.cookie, reply.error));
     assert_eq!((next(), next()), (Ok((2, 108)), Ok((1, 0))));
+}
+
+/// Whoever is on the way can put bytes behind the option that begins TLS: none of them is taken for the client's.
+#[test]
+fn nothing_from_before_tls_is_taken_for_something_behind_it() {
+    let option = |number: u32| [b"IHAVEOPT", &number.to_be_bytes()[..], &[0; 4]].concat();
+    let flags = 3_u32.to_be_bytes();
+    let mut talk = Talk::with(Limits::default(), Security::Required);
+    talk.say(&[&flags[..], &option(5), &option(3)].concat(), INFO);
+    assert!(matches!(talk.session.end(), Some(End::Violation(_))));
+    assert_eq!(talk.received.len(), 18, "nothing but the greeting");
+    // Behind the answer nothing is read until the encryption is there.
+    let mut talk = Talk::with(Limits::default(), Security::Required);
+    talk.say(&[&flags[..], &option(5)].concat(), INFO);
+    assert_eq!(Replies(&talk.received[18..]).option(5).unwrap().0, 1);
+    assert_eq!(feed(&mut talk.session, &option(3), usize::MAX), 0);
+    talk.session.secured();
+    talk.received.clear();
+    talk.say(&option(3), INFO);
+    assert_eq!(Replies(&talk.received).option(3).unwrap().0, 2);
 }

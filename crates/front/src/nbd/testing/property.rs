@@ -14,7 +14,7 @@ use crate::memory::Disk;
 use crate::nbd::bytes::Bytes;
 use crate::nbd::lock::RangeLock;
 use crate::nbd::planted::{Bug, plant};
-use crate::nbd::session::{Event, Limits, Session};
+use crate::nbd::session::{Event, Limits, Security, Session};
 use crate::volume::{About, BLOCK_BYTES, Ended, Operation, Volume};
 
 const SEEDS: u64 = 300;
@@ -153,7 +153,7 @@ impl Client {
         }
         unsent.extend(option(7, &[0; 6]));
         Client {
-            session: Session::new(Arc::new(["only".to_owned()]), LIMITS),
+            session: Session::new(Arc::new(["only".to_owned()]), LIMITS, Security::None),
             bytes: Bytes::new(Box::new(volume), lock).unwrap(),
             style,
             unsent,
@@ -210,6 +210,7 @@ impl Client {
             match event {
                 Event::Open { .. } => self.session.opened(Ok(self.bytes.info())),
                 Event::Request(request) => self.bytes.begin(request, self.session.pool()),
+                Event::StartTls => return Err("nobody asked for TLS".to_owned()),
             }
             if self.session.outstanding() > OUTSTANDING_MAX {
                 return Err(format!("{} requests are outstanding", self.session.outstanding()));
