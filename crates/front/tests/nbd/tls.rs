@@ -6,16 +6,19 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use osier_front::nbd::{Config, Server};
+use osier_front::nbd::{Config, Limits, Server};
 use osier_front::tls::{Clients, Tls};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use super::clients::each_command;
 use super::common::memory::Disk;
 use super::common::{export, noise};
-use super::raw::Raw;
+use super::raw::{READ, Raw};
 use super::{Rig, installed, succeed};
 
 const STARTTLS: u32 = 5;
@@ -184,6 +187,48 @@ fn who_stops_within_the_handshake_is_left_and_who_sends_something_else_is_too() 
     let mut heard = Vec::new();
     wrong.0.read_to_end(&mut heard).unwrap();
     assert_eq!(heard.first(), Some(&0x15), "an alert, in the clear: {heard:?}");
+}
+
+/// What was decrypted and found no room waits here, and no socket says so.
+#[test]
+fn what_waits_for_room_is_not_forgotten() {
+    let authority = Authority::new();
+    let rig = Rig::with(Disk::new(64), None, |config| {
+        config.tls = Some(authority.server(Clients::Any));
+        config.negotiation = Duration::from_secs(10);
+        let tight = Limits { staging_bytes: 9 << 10, option_bytes_max: 1 << 10, ..Limits::default() };
+        config.limits = Limits { outstanding_max: 1, buffered_bytes_max: 1, ..tight };
+    });
+    // How bytes are cut on their way is chance.
+    for _ in 0..20 {
+        ask_without_waiting(&authority, &rig);
+    }
+}
+
+fn ask_without_waiting(authority: &Authority, rig: &Rig) {
+    let mut raw = Raw::connect(&rig.socket());
+    assert_eq!(raw.option(STARTTLS, &[]).0, 1);
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(authority.of("bare").join("ca-cert.pem")).unwrap()).unwrap();
+    let provider = rustls::crypto::ring::default_provider().into();
+    let config = ClientConfig::builder_with_provider(provider).with_protocol_versions(&[&rustls::version::TLS13]);
+    let config = config.unwrap().with_root_certificates(roots).with_no_client_auth();
+    let connection = ClientConnection::new(config.into(), "localhost".try_into().unwrap()).unwrap();
+    let mut stream = StreamOwned::new(connection, raw.0);
+    // More options than are read ahead, and then more requests, without waiting for a reply.
+    const OPTIONS: usize = 2000;
+    const REQUESTS: u64 = 700;
+    stream.write_all(&b"IHAVEOPT\0\0\0\x03\0\0\0\0".repeat(OPTIONS)).unwrap();
+    stream.read_exact(&mut vec![0; OPTIONS * (20 + 4 + 6 + 20)]).unwrap();
+    stream.write_all(b"IHAVEOPT\0\0\0\x07\0\0\0\x06\0\0\0\0\0\0").unwrap();
+    stream.read_exact(&mut [0; 20 + 12 + 20]).unwrap();
+    let requests: Vec<u8> = (0..REQUESTS).flat_map(|cookie| Raw::request(READ, cookie, 0, 4096)).collect();
+    stream.write_all(&requests).unwrap();
+    for cookie in 0..REQUESTS {
+        let mut reply = [1; 16 + 4096];
+        stream.read_exact(&mut reply).unwrap();
+        assert_eq!(reply[8..16], cookie.to_be_bytes());
+    }
 }
 
 #[test]
