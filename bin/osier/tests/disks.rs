@@ -7,7 +7,7 @@ mod guests;
 mod served;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
@@ -66,7 +66,7 @@ impl Guest {
     fn new(directory: &Path, fs_module: &str, programs: &[&str]) -> Option<Guest> {
         let missing = programs.iter().find(|program| !Path::new("/usr/sbin").join(program).exists());
         if let Some(program) = missing {
-            println!("SKIPPED: {program} is not installed");
+            let _ = writeln!(std::io::stderr(), "SKIPPED: {program} is not installed");
             return None;
         }
         let ready = ready()?;

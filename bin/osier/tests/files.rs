@@ -29,7 +29,7 @@ impl Served {
     fn new(capacity: &str) -> Option<Served> {
         let root = Command::new("id").arg("-u").output().unwrap().stdout == b"0\n";
         if !root || !Path::new("/dev/fuse").exists() {
-            println!("SKIPPED: file systems are mounted only as root, with /dev/fuse");
+            let _ = writeln!(std::io::stderr(), "SKIPPED: file systems are mounted only as root, with /dev/fuse");
             return None;
         }
         let home = tempfile::tempdir().unwrap();
@@ -112,7 +112,7 @@ fn has(program: &str) -> bool {
     let found =
         Command::new("sh").args(["-c", &format!("command -v {program}")]).stdout(Stdio::null()).status().unwrap();
     if !found.success() {
-        println!("SKIPPED: {program} is not here");
+        let _ = writeln!(std::io::stderr(), "SKIPPED: {program} is not here");
     }
     found.success()
 }
@@ -289,7 +289,7 @@ fn peer(name: &str) -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let output = Command::new(root.join("scripts/file-peers")).output().unwrap();
     if !output.status.success() {
-        println!("SKIPPED: {}", String::from_utf8_lossy(&output.stderr).trim());
+        let _ = writeln!(std::io::stderr(), "SKIPPED: {}", String::from_utf8_lossy(&output.stderr).trim());
         return None;
     }
     Some(root.join("target/file-peers/bin").join(name))

@@ -1,13 +1,13 @@
 //! `osier vm` as a user meets it: a stock kernel that sees, fills and checks memory in a device's window, what the
 //! device's death does to it, and what is refused.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
 mod guests;
 mod windows;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ impl Guest {
         let mut archive = Archive::new(&init);
         for module in modules {
             let Ok(bytes) = fs::read(ready.join("modules").join(module)) else {
-                println!("SKIPPED: this kernel has no {module}");
+                let _ = writeln!(std::io::stderr(), "SKIPPED: this kernel has no {module}");
                 return None;
             };
             archive.put(&format!("lib/{module}"), PROGRAM, (0, 0), &bytes);

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -11,7 +12,11 @@ pub fn ready() -> Option<PathBuf> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/vm-guest");
     let got = Command::new(script).output().unwrap();
     if !got.status.success() {
-        println!("SKIPPED: no guest can be booted: {}", String::from_utf8_lossy(&got.stderr).trim_end());
+        let _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED: no guest can be booted: {}",
+            String::from_utf8_lossy(&got.stderr).trim_end()
+        );
         return None;
     }
     Some(PathBuf::from(String::from_utf8(got.stdout).unwrap().trim_end()))
