@@ -17,3 +17,6 @@ mod ring;
 mod server;
 
 pub use server::{Config, QUEUES_MAX, ServeError, Server};
+
+#[cfg(test)]
+mod tests;

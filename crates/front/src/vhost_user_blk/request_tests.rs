@@ -198,8 +198,9 @@ fn spoil(memory: &Memory, draw: &mut Draw) {
         2 => memory.write_obj(draw.below(9) as u16, GuestAddress(descriptor + 12)).unwrap(),
         3 => memory.write_obj(draw.below(70) as u16, GuestAddress(descriptor + 14)).unwrap(),
         _ => {
-            let at = BUFFERS + draw.below(if draw.chance(50) { 16 } else { 64 });
-            memory.write_obj(draw.below(256) as u8, GuestAddress(at)).unwrap();
+            let reach = if draw.chance(50) { 16 } else { 64 };
+            let at = GuestAddress(BUFFERS + draw.below(reach));
+            memory.write_obj(draw.below(256) as u8, at).unwrap();
         }
     }
 }
