@@ -49,6 +49,9 @@ pub struct FrontsArgs {
     /// Serve NVMe/TCP at this address, such as 127.0.0.1:4420
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub nvme_tcp: Option<SocketAddr>,
+    /// Be a disk of virtual machines (vhost-user-blk) at a Unix socket of this path
+    #[arg(long, value_name = "PATH")]
+    pub vhost_user_blk: Option<PathBuf>,
     /// Mount the device's file system at this directory
     #[arg(long, value_name = "DIR")]
     pub mount: Option<PathBuf>,
@@ -67,6 +70,7 @@ impl FrontsArgs {
             nbd: if self.nbd.is_empty() { configured.nbd.clone() } else { self.nbd },
             nbd_tls_certificates: self.nbd_tls_certificates.or_else(|| configured.nbd_tls_certificates.clone()),
             nvme_tcp: self.nvme_tcp.or(configured.nvme_tcp),
+            vhost_user_blk: self.vhost_user_blk.or_else(|| configured.vhost_user_blk.clone()),
             mount: self.mount.or_else(|| configured.mount.clone()),
             dashboard: self.dashboard.or(configured.dashboard),
             allow_remote: self.allow_remote || configured.allow_remote,
@@ -97,6 +101,9 @@ impl FrontsArgs {
             if let Some(address) = address {
                 add(command, "--listen", &address.to_string(), None);
             }
+        }
+        if let Some(socket) = &self.vhost_user_blk {
+            commands.push(vec!["vhost-user-blk".into(), image.into(), "--socket".into(), socket.into()]);
         }
         if let Some(directory) = &self.mount {
             commands.push(vec!["mount".into(), image.into(), directory.into(), "--foreground".into()]);
@@ -305,16 +312,15 @@ mod tests {
     fn what_the_command_line_says_goes_before_the_configuration() {
         let configured = FrontsArgs {
             nbd: vec!["/run/d.nbd".into()],
-            nbd_tls_certificates: None,
-            nvme_tcp: None,
+            vhost_user_blk: Some("/run/d.vhost".into()),
             mount: Some("/mnt/e".into()),
             dashboard: Some(([127, 0, 0, 1], 1).into()),
-            allow_remote: false,
+            ..FrontsArgs::default()
         };
         let said = FrontsArgs { nbd: vec!["127.0.0.1:2".into()], ..FrontsArgs::default() };
         let both = said.or(&configured);
         assert_eq!((both.nbd, both.dashboard), (vec!["127.0.0.1:2".into()], configured.dashboard));
-        assert_eq!(both.mount, configured.mount);
+        assert_eq!((both.mount, both.vhost_user_blk), (configured.mount.clone(), configured.vhost_user_blk.clone()));
         assert_eq!(FrontsArgs::default().or(&configured), configured);
     }
 
@@ -324,6 +330,7 @@ mod tests {
             nbd: vec!["127.0.0.1:10809".into(), "/run/d.nbd".into()],
             nbd_tls_certificates: Some("/etc/pki/osier".into()),
             nvme_tcp: Some(([127, 0, 0, 1], 4420).into()),
+            vhost_user_blk: Some("/run/d.vhost".into()),
             mount: Some("/mnt/d".into()),
             dashboard: Some(([127, 0, 0, 1], 9630).into()),
             allow_remote: true,
@@ -336,6 +343,7 @@ mod tests {
             "nbd /d --unix /run/d.nbd --allow-remote",
             "nvme-tcp /d --listen 127.0.0.1:4420 --allow-remote",
             "dashboard /d --listen 127.0.0.1:9630 --allow-remote",
+            "vhost-user-blk /d --socket /run/d.vhost",
             "mount /d /mnt/d --foreground",
         ];
         assert_eq!(text, expected);
