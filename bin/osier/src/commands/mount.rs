@@ -5,19 +5,19 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use osier_front::fuse::{DeviceDisk, Mount, MountConfig, take_out};
-use osier_fs::{Blocks, Content, FileSystem, MountError, Time, check, is_blank, probe};
+use osier_front::fuse::{DeviceDisk, Mount, MountConfig, now, take_out};
+use osier_fs::{Blocks, Content, FileSystem, MountError, check, is_blank, probe};
 use osier_runtime::clients;
 
 use super::{Context, fronts};
 use crate::exit::{Exit, Failure};
 use crate::output::{print_json, tell};
 
-/// Between two looks whether it is to stop.
+/// Between two looks at the lock, and at what the process in the background says.
 const LOOK: Duration = Duration::from_millis(50);
 /// A process whose file system has just been unmounted has the last changes to make persistent.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
@@ -101,9 +101,7 @@ pub fn run(args: &MountArgs, context: &Context) -> Result<Exit> {
         Failure::new(Exit::Failure, text)
     })?;
     tell!("{READY} {} at {}", args.device, args.dir.display());
-    while !stop.is_set() && !mount.has_ended() {
-        std::thread::sleep(LOOK);
-    }
+    fronts::await_stop_or(&stop, || mount.has_ended());
     mount.end(|| {
         let dir = args.dir.display();
         tell!("osier: {dir} is in use: it is out of the tree, and ends when the last file is closed");
@@ -173,11 +171,6 @@ fn in_background(image: &Path) -> Result<Exit> {
             None => std::thread::sleep(LOOK),
         }
     }
-}
-
-fn now() -> Time {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Time { seconds: since.as_secs().cast_signed(), nanoseconds: since.subsec_nanos() }
 }
 
 /// The file system that the device holds, or a new one if it holds nothing or that is asked for.
