@@ -311,7 +311,7 @@ impl FileSystem {
         self.change(|state| {
             let mut inode = state.file(number)?;
             if size < inode.size {
-                inode.blocks -= state.punch(number, size.div_ceil(BLOCK), u64::MAX)?;
+                inode.blocks = state.punch(number, size.div_ceil(BLOCK), u64::MAX, inode.blocks)?;
             }
             inode.size = size;
             (inode.mtime, inode.ctime) = (now, now);
@@ -359,7 +359,7 @@ impl FileSystem {
             state.need_room(reserved.0.len() * 64)?;
             if inner_from < inner_to {
                 match allocation {
-                    Allocation::Punch => inode.blocks -= state.punch(number, inner_from, inner_to)?,
+                    Allocation::Punch => inode.blocks = state.punch(number, inner_from, inner_to, inode.blocks)?,
                     Allocation::Zero => state.set_written(number, inner_from, inner_to, false)?,
                     Allocation::Reserve => {}
                 }
@@ -394,25 +394,22 @@ impl FileSystem {
         if offset >= size {
             return Err(Errno::NXIO);
         }
-        let (mut at, end) = blocks_of(offset, size);
+        let (from, end) = blocks_of(offset, size);
+        // Behind what was looked at, and behind what is written from `from` on without a hole.
+        let (mut at, mut written_to) = (from, from);
         loop {
             let extents = state.extents(number, at, end, SEARCH)?;
-            let is_all = extents.len() < SEARCH;
-            for extent in extents {
-                if !extent.is_written {
-                    continue;
-                }
+            for extent in extents.iter().filter(|extent| extent.is_written) {
                 match seek {
                     Seek::Data => return Ok(offset.max(extent.file_block * BLOCK)),
-                    Seek::Hole if extent.file_block > at => return Ok(offset.max(at * BLOCK)),
-                    Seek::Hole => at = extent.end(),
+                    Seek::Hole if extent.file_block > written_to => return Ok(offset.max(written_to * BLOCK)),
+                    Seek::Hole => written_to = extent.end(),
                 }
             }
-            match seek {
-                Seek::Data if is_all => return Err(Errno::NXIO),
-                Seek::Hole if is_all => return Ok(offset.max(at * BLOCK).min(size)),
-                Seek::Data => at = state.extents(number, at, end, SEARCH)?.last().map_or(end, Extent::end),
-                Seek::Hole => {}
+            match (extents.last(), seek) {
+                (Some(last), _) if extents.len() == SEARCH => at = last.end(),
+                (_, Seek::Data) => return Err(Errno::NXIO),
+                (_, Seek::Hole) => return Ok(offset.max(written_to * BLOCK).min(size)),
             }
         }
     }

@@ -190,7 +190,8 @@ impl Extent {
         let mut from = Reader(value);
         let (block, blocks, is_written) = (from.u64()?, from.u64()?, from.u8()? != 0);
         from.end()?;
-        Ok(Extent { file_block, block, blocks, is_written })
+        let is_one = blocks > 0 && file_block.checked_add(blocks).is_some() && block.checked_add(blocks).is_some();
+        is_one.then_some(Extent { file_block, block, blocks, is_written }).ok_or(Errno::IO)
     }
 }
 
@@ -311,6 +312,8 @@ mod tests {
         assert_eq!(Entry::decode_by_cookie(3, &entry.encode_by_cookie()), Ok(entry));
         let extent = Extent { file_block: 1, block: 2, blocks: 3, is_written: true };
         assert_eq!(Extent::decode(1, &extent.encode()), Ok(extent));
+        assert_eq!(Extent::decode(u64::MAX - 2, &extent.encode()), Err(Errno::IO));
+        assert_eq!(Extent::decode(1, &Extent { blocks: 0, ..extent }.encode()), Err(Errno::IO));
         assert_eq!(last_number(&key2(b'E', 1, 77)), Ok(77));
     }
 }

@@ -31,7 +31,7 @@ pub(crate) struct Store {
     active_bytes: usize,
     frozen: Option<Arc<Layer>>,
     committed: Committed,
-    /// Bytes of all keys and values.
+    /// Bytes of all keys and values, as far as what was committed says so: counters may be damaged.
     live_bytes: u64,
     /// What the active layer had before, newest last, and how it was counted.
     undo: Vec<(Vec<u8>, Option<Change>)>,
@@ -44,12 +44,7 @@ pub(crate) fn failed(error: impl std::fmt::Display) -> Errno {
     Errno::IO
 }
 
-/// Makes the table in a new database.
-pub(crate) fn initialize(database: &Database, layer: &Layer) -> Result<Committed, Errno> {
-    apply(database, layer)
-}
-
-/// Commits a layer; what is committed then.
+/// Commits a layer, to a new database too; what is committed then.
 pub(crate) fn apply(database: &Database, layer: &Layer) -> Result<Committed, Errno> {
     let transaction = database.begin_write().map_err(failed)?;
     {
@@ -106,7 +101,7 @@ impl Store {
 
     pub fn put(&mut self, key: Vec<u8>, value: Vec<u8>) -> Result<(), Errno> {
         let before = self.get(&key)?.map_or(0, |old| key.len() + old.len());
-        self.live_bytes = self.live_bytes + (key.len() + value.len()) as u64 - before as u64;
+        self.live_bytes = (self.live_bytes + (key.len() + value.len()) as u64).saturating_sub(before as u64);
         self.change(key, Some(value));
         Ok(())
     }
@@ -114,7 +109,7 @@ impl Store {
     /// Deletes what may be there.
     pub fn delete(&mut self, key: &[u8]) -> Result<(), Errno> {
         if let Some(old) = self.get(key)? {
-            self.live_bytes -= (key.len() + old.len()) as u64;
+            self.live_bytes = self.live_bytes.saturating_sub((key.len() + old.len()) as u64);
             self.change(key.to_vec(), None);
         }
         Ok(())
@@ -123,6 +118,12 @@ impl Store {
     /// Puts what [`Store::live_bytes`] does not count.
     pub fn put_uncounted(&mut self, key: Vec<u8>, value: Vec<u8>) {
         self.change(key, Some(value));
+    }
+
+    /// Puts or deletes what no operation would.
+    #[cfg(test)]
+    pub fn plant(&mut self, key: &[u8], value: Option<Vec<u8>>) {
+        self.change(key.to_vec(), value);
     }
 
     fn change(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) {
@@ -221,7 +222,7 @@ impl Store {
         Ok(pairs)
     }
 
-    /// Freezes the active layer, if there is one.
+    /// Freezes the active layer; [`Store::thaw`] is told when it is committed.
     pub fn freeze(&mut self) -> Arc<Layer> {
         assert!(self.frozen.is_none(), "one commit at a time");
         self.undo.clear();
@@ -292,7 +293,7 @@ mod tests {
         for first in 1..=40_u64 {
             let mut seed = first;
             let database = database();
-            let mut store = Store::new(initialize(&database, &Layer::new()).unwrap(), 0);
+            let mut store = Store::new(apply(&database, &Layer::new()).unwrap(), 0);
             let mut model = BTreeMap::new();
             let mut frozen: Option<Arc<Layer>> = None;
             for _ in 0..400 {

@@ -23,6 +23,8 @@ const ACTIVE_BYTES_MAX: usize = 16 << 20;
 /// The store's region holds so many times the bytes of its keys and values: pages are not full, and a transaction
 /// writes new ones before it frees the old.
 const STORE_FACTOR: u64 = 6;
+/// Inodes that there can ever have been: at a million a second none is reached.
+const INODES_MAX: u64 = 1 << 62;
 /// Locks of files' contents.
 const STRIPES: usize = 256;
 /// Pairs read in one step of a walk.
@@ -135,7 +137,7 @@ impl FileSystem {
         let live_bytes = (pair.0.len() + pair.1.len()) as u64;
         let counters = Counters { next_inode: ROOT + 1, inodes: 1, live_bytes };
         let layer: Layer = [(pair.0, Some(pair.1)), (COUNTERS.to_vec(), Some(counters.encode()))].into_iter().collect();
-        store::initialize(&database, &layer).map_err(unusable)?;
+        store::apply(&database, &layer).map_err(unusable)?;
         geometry.write(&*blocks).map_err(device("write the superblock"))?;
         FileSystem::start(blocks, geometry, database)
     }
@@ -159,7 +161,8 @@ impl FileSystem {
         let committed = store::committed(&database).map_err(unusable)?;
         let probe = Store::new(committed, 0);
         let counters = probe.get(COUNTERS).map_err(unusable)?.ok_or_else(|| unusable("it has no counters"))?;
-        let counters = Counters::decode(&counters).map_err(|_| unusable("its counters are damaged"))?;
+        let counters = Counters::decode(&counters).ok().filter(|counters| counters.next_inode < INODES_MAX);
+        let counters = counters.ok_or_else(|| unusable("its counters are damaged"))?;
         let mut space = Space::new(geometry.data_start(), geometry.blocks);
         for (key, value) in probe.range(b"B", b"C", usize::MAX).map_err(unusable)? {
             let chunk = last_number(&key).unwrap_or(u64::MAX);
