@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rustix::io::Errno;
 
 use crate::record::{
-    COUNTERS, Counters, Entry, Extent, Inode, S_IFDIR, S_IFLNK, S_IFMT, key, key_with, key2, kind, last_number,
+    COUNTERS, Counters, Entry, Extent, Inode, LOGGED, S_IFDIR, S_IFLNK, S_IFMT, key, key_with, key2, kind, last_number,
 };
 use crate::space::CHUNK_BLOCKS;
 use crate::state::State;
@@ -94,7 +94,7 @@ impl Check<'_> {
             low = last.clone();
             low.push(0);
             for (key, value) in &pairs {
-                if key[0] != b'B' && key != COUNTERS {
+                if key[0] != b'B' && key != COUNTERS && key != LOGGED {
                     self.live_bytes += (key.len() + value.len()) as u64;
                 }
                 if self.record(key, value).is_err() {
@@ -105,7 +105,7 @@ impl Check<'_> {
     }
 
     fn record(&mut self, key: &[u8], value: &[u8]) -> Result<(), Errno> {
-        if key == COUNTERS {
+        if key == COUNTERS || key == LOGGED {
             return Ok(());
         }
         let number = last_number(key.get(..9).ok_or(Errno::IO)?)?;

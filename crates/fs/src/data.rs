@@ -95,7 +95,7 @@ impl FileSystem {
         for segment in segments {
             if let Some(block) = segment.written() {
                 let range = part(base, segment.file_block, segment.blocks);
-                self.blocks.read(block, &mut bytes[range]).map_err(device_errno)?;
+                self.behind.read(block, &mut bytes[range]).map_err(device_errno)?;
             }
         }
         bytes.truncate((end - base * BLOCK) as usize);
@@ -157,9 +157,7 @@ impl FileSystem {
                 Some((block, &bytes[part(base, segment.file_block, segment.blocks)]))
             })
             .collect();
-        let result = self.blocks.write_all(&ranges).map_err(device_errno);
-        self.count_write();
-        result
+        self.behind.write_all(&ranges).map_err(device_errno)
     }
 
     fn write_new(&self, number: u64, offset: u64, end: u64, data: &[u8], effects: WriteEffects) -> Result<(), Errno> {
@@ -246,7 +244,7 @@ impl FileSystem {
         let has = |segment: &&Segment| (segment.file_block..segment.file_block + segment.blocks).contains(&block);
         let segment = segments.iter().find(has);
         match segment.and_then(|segment| Some(segment.written()? + (block - segment.file_block))) {
-            Some(place) => self.blocks.read(place, bytes).map_err(device_errno)?,
+            Some(place) => self.behind.read(place, bytes).map_err(device_errno)?,
             None => bytes.fill(0),
         }
         let valid = inode.size.saturating_sub(block * BLOCK).min(BLOCK) as usize;
@@ -270,9 +268,7 @@ impl FileSystem {
         let mut bytes = vec![0; BLOCK_BYTES];
         self.read_valid(inode, &segments, block, &mut bytes)?;
         bytes[(from - block * BLOCK) as usize..(to - block * BLOCK) as usize].fill(0);
-        let result = self.blocks.write(place, &bytes).map_err(device_errno);
-        self.count_write();
-        result
+        self.behind.write_all(&[(place, &bytes)]).map_err(device_errno)
     }
 
     /// Holds blocks for every hole among the segments.

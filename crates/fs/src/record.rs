@@ -5,6 +5,7 @@
 //! | key | value |
 //! | --- | --- |
 //! | `S` | [`Counters`] |
+//! | `J` | the sequence number of the last record of the log that the store has |
 //! | `I` inode | [`Inode`] |
 //! | `D` directory, name | cookie, inode, kind: an entry by its name |
 //! | `L` directory, cookie | inode, kind, name: the same entry in the order of reading |
@@ -202,7 +203,7 @@ pub(crate) struct Counters {
     pub next_inode: u64,
     /// Inodes that there are.
     pub inodes: u64,
-    /// Bytes of all keys and values but this one's and the chunks'.
+    /// Bytes of all keys and values but this one's, the log's and the chunks'.
     pub live_bytes: u64,
 }
 
@@ -221,6 +222,8 @@ impl Counters {
 
 /// The key of [`Counters`].
 pub(crate) const COUNTERS: &[u8] = b"S";
+/// The key of the log's last record.
+pub(crate) const LOGGED: &[u8] = b"J";
 
 /// A key of one number.
 pub(crate) fn key(table: u8, number: u64) -> Vec<u8> {

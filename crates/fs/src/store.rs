@@ -1,16 +1,18 @@
 //! Keys and values in three layers: what changed since the last commit began, what is being committed, what is
 //! committed.
 //!
-//! Operations change the uppermost layer in memory. A commit freezes it, gives it to `redb` as one transaction while
+//! Operations change the uppermost layer in memory. A transaction freezes it, gives it to `redb` as one transaction while
 //! operations go on above, and lets go of it when the transaction is persistent. So the store on the device is at each
 //! moment what some operation left, and all operations before it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
 use redb::{Database, ReadOnlyTable, ReadableDatabase, TableDefinition};
 use rustix::io::Errno;
+
+use crate::log::PAIR_BYTES;
 
 /// The one table; kinds of records differ by their keys' first byte.
 const TABLE: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("osier");
@@ -21,6 +23,8 @@ type Change = Option<Vec<u8>>;
 pub(crate) type Layer = BTreeMap<Vec<u8>, Change>;
 /// A key and its value.
 pub(crate) type Pair = (Vec<u8>, Vec<u8>);
+/// Keys, and what becomes of them.
+pub(crate) type Pairs = Vec<(Vec<u8>, Change)>;
 
 /// What was committed last.
 pub(crate) type Committed = ReadOnlyTable<&'static [u8], &'static [u8]>;
@@ -29,6 +33,8 @@ pub(crate) type Committed = ReadOnlyTable<&'static [u8], &'static [u8]>;
 pub(crate) struct Store {
     active: Layer,
     active_bytes: usize,
+    /// Keys of the active layer that have changed since they were last logged.
+    unlogged: BTreeSet<Vec<u8>>,
     frozen: Option<Arc<Layer>>,
     committed: Committed,
     /// Bytes of all keys and values, as far as what was committed says so: counters may be damaged.
@@ -71,6 +77,7 @@ impl Store {
         Store {
             active: Layer::new(),
             active_bytes: 0,
+            unlogged: BTreeSet::new(),
             frozen: None,
             committed,
             live_bytes,
@@ -128,6 +135,9 @@ impl Store {
 
     fn change(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) {
         self.active_bytes += key.len() + value.as_ref().map_or(0, Vec::len);
+        if !self.unlogged.contains(&key) {
+            self.unlogged.insert(key.clone());
+        }
         let before = self.active.insert(key.clone(), value);
         self.undo.push((key, before));
     }
@@ -222,11 +232,27 @@ impl Store {
         Ok(pairs)
     }
 
+    /// What has changed since it was last logged, if that is at most so many bytes; from here on it is logged.
+    pub fn take_unlogged(&mut self, bytes_max: usize) -> Option<Pairs> {
+        let (mut pairs, mut bytes) = (Pairs::new(), 0);
+        // A key whose only change was taken back is in no layer in memory.
+        for (key, value) in self.unlogged.iter().filter_map(|key| self.active.get_key_value(key)) {
+            bytes += PAIR_BYTES + key.len() + value.as_ref().map_or(0, Vec::len);
+            if bytes > bytes_max {
+                return None;
+            }
+            pairs.push((key.clone(), value.clone()));
+        }
+        self.unlogged.clear();
+        Some(pairs)
+    }
+
     /// Freezes the active layer; [`Store::thaw`] is told when it is committed.
     pub fn freeze(&mut self) -> Arc<Layer> {
         assert!(self.frozen.is_none(), "one commit at a time");
         self.undo.clear();
         self.active_bytes = 0;
+        self.unlogged.clear();
         let frozen = Arc::new(std::mem::take(&mut self.active));
         self.frozen = Some(Arc::clone(&frozen));
         frozen
@@ -296,6 +322,8 @@ mod tests {
             let mut store = Store::new(apply(&database, &Layer::new()).unwrap(), 0);
             let mut model = BTreeMap::new();
             let mut frozen: Option<Arc<Layer>> = None;
+            // What somebody has who is told only of what is logged.
+            let mut log = BTreeMap::new();
             for _ in 0..400 {
                 store.begin();
                 let mut changed = model.clone();
@@ -318,8 +346,22 @@ mod tests {
                 match frozen.take() {
                     Some(layer) if draw(&mut seed, 4) == 0 => store.thaw(apply(&database, &layer).unwrap()),
                     Some(layer) => frozen = Some(layer),
-                    None if draw(&mut seed, 8) == 0 => frozen = Some(store.freeze()),
+                    None if draw(&mut seed, 8) == 0 => {
+                        frozen = Some(store.freeze());
+                        log.clone_from(&model);
+                    }
                     None => {}
+                }
+                if draw(&mut seed, 5) == 0
+                    && let Some(pairs) = store.take_unlogged(draw(&mut seed, 200) as usize)
+                {
+                    for (key, value) in pairs {
+                        match value {
+                            Some(value) => drop(log.insert(key, value)),
+                            None => drop(log.remove(&key)),
+                        }
+                    }
+                    assert_eq!(log, model, "seed {first}");
                 }
                 compare(&store, &model, &mut seed);
             }
