@@ -53,6 +53,9 @@ pub(crate) struct Behind {
     /// Writes that went to the device and have ended, and those that a flush has covered.
     written: AtomicU64,
     flushed: AtomicU64,
+    /// Writes of both kinds, and those that are persistent: whoever syncs waits for those before, and for none later.
+    stamp: AtomicU64,
+    durable: AtomicU64,
 }
 
 /// A range as blocks.
@@ -78,8 +81,15 @@ impl Held {
 
 impl Behind {
     pub fn new(blocks: Arc<dyn Blocks>) -> Behind {
-        let (written, flushed) = (AtomicU64::new(0), AtomicU64::new(0));
-        Behind { blocks, held: Mutex::default(), count: AtomicUsize::new(0), written, flushed }
+        Behind {
+            blocks,
+            held: Mutex::default(),
+            count: AtomicUsize::new(0),
+            written: AtomicU64::new(0),
+            flushed: AtomicU64::new(0),
+            stamp: AtomicU64::new(0),
+            durable: AtomicU64::new(0),
+        }
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
@@ -119,6 +129,7 @@ impl Behind {
             if blocks <= SMALL_BLOCKS && held.dirty + blocks <= DIRTY_MAX {
                 each(ranges).for_each(|(block, bytes)| held.put(block, bytes));
                 self.count(&held);
+                self.stamp.fetch_add(1, Ordering::AcqRel);
                 return Ok(());
             }
             for (block, bytes) in each(ranges) {
@@ -132,12 +143,23 @@ impl Behind {
         }
         let result = self.blocks.write_all(ranges);
         self.written.fetch_add(1, Ordering::AcqRel);
+        self.stamp.fetch_add(1, Ordering::AcqRel);
         result
     }
 
-    /// Whether something that was written is not persistent.
-    pub fn is_loose(&self) -> bool {
-        self.flushed.load(Ordering::Acquire) < self.written.load(Ordering::Acquire) || self.held().dirty > 0
+    /// Which writes there were so far, for [`Behind::is_durable`] and [`Behind::set_durable`].
+    pub fn stamp(&self) -> u64 {
+        self.stamp.load(Ordering::Acquire)
+    }
+
+    /// Whether the writes up to a stamp are persistent.
+    pub fn is_durable(&self, stamp: u64) -> bool {
+        self.durable.load(Ordering::Acquire) >= stamp
+    }
+
+    /// The writes up to a stamp are persistent.
+    pub fn set_durable(&self, stamp: u64) {
+        self.durable.fetch_max(stamp, Ordering::AcqRel);
     }
 
     /// What the device does not have yet.
@@ -186,12 +208,14 @@ impl Behind {
 
     /// Makes everything persistent that was written before. One at a time.
     pub fn sync(&self) -> io::Result<()> {
+        let stamp = self.stamp();
         self.flush()?;
         let dirty = self.dirty();
         if !dirty.is_empty() {
             self.blocks.write_durably(&ranges_of(&dirty))?;
             self.clean(&dirty);
         }
+        self.set_durable(stamp);
         Ok(())
     }
 }
@@ -239,7 +263,7 @@ mod tests {
                     }
                     7 if under_way.is_none() => {
                         behind.sync().unwrap();
-                        assert!(!behind.is_loose());
+                        assert!(behind.is_durable(behind.stamp()) && behind.dirty().is_empty());
                     }
                     _ => {}
                 }

@@ -1,9 +1,10 @@
 //! Keys and values in three layers: what changed since the last commit began, what is being committed, what is
 //! committed.
 //!
-//! Operations change the uppermost layer in memory. A transaction freezes it, gives it to `redb` as one transaction while
+//! Operations change the uppermost layer in memory. A commit freezes it, gives it to `redb` as one transaction while
 //! operations go on above, and lets go of it when the transaction is persistent. So the store on the device is at each
-//! moment what some operation left, and all operations before it.
+//! moment what some operation left, and all operations before it. Between commits the log is told what has changed in
+//! the uppermost layer since it was last asked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;

@@ -295,7 +295,7 @@ impl FileSystem {
     #[must_use]
     pub fn is_dirty(&self) -> bool {
         let state = self.state();
-        state.sequence > state.committed || self.behind.is_loose()
+        state.sequence > state.committed || !self.behind.is_durable(self.behind.stamp())
     }
 
     fn durable(&self) -> MutexGuard<'_, Durable> {
@@ -303,7 +303,8 @@ impl FileSystem {
     }
 
     fn make_durable(&self, target: u64) -> Result<(), Errno> {
-        let is_done = || self.state().committed >= target && !self.behind.is_loose();
+        let stamp = self.behind.stamp();
+        let is_done = || self.state().committed >= target && self.behind.is_durable(stamp);
         if is_done() {
             return Ok(());
         }
@@ -331,6 +332,7 @@ impl FileSystem {
         };
         let Some((pairs, freed, sequence)) = changed else { return self.transact(durable) };
         // Looked at after what shows them: they are all there.
+        let stamp = self.behind.stamp();
         let data = self.behind.dirty();
         let (place, record) = durable.log.record(&pairs, &data);
         let mut ranges = ranges_of(&data);
@@ -339,6 +341,7 @@ impl FileSystem {
         self.note_failure(done)?;
         durable.log.advance(&record, &data);
         self.behind.clean(&data);
+        self.behind.set_durable(stamp);
         self.discard(&freed);
         self.state_mut().is_durable(sequence, &freed);
         Ok(())

@@ -23,8 +23,9 @@ const LOOK: Duration = Duration::from_millis(50);
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 /// What the process in the background says when the file system is there.
 const READY: &str = "osier: mounted";
-/// Threads that answer the kernel when nobody says how many: most that are of use to one device.
-const THREADS_MAX: usize = 8;
+/// Threads that answer the kernel when nobody says how many. Each waits for the device most of the time, so fewer would
+/// keep requests from it, and syncs from sharing a record.
+const THREADS: std::ops::RangeInclusive<usize> = 8..=16;
 
 /// Mount a running device as a file system
 ///
@@ -42,7 +43,7 @@ pub struct MountArgs {
     /// Stay in the foreground until it is unmounted
     #[arg(long)]
     pub foreground: bool,
-    /// Threads that answer the kernel [default: two for each processor, 8 at most]
+    /// Threads that answer the kernel [default: four for each processor, 8 to 16]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=32))]
     pub threads: Option<u16>,
     /// Make changes persistent after so many seconds when no program asks for it sooner
@@ -110,7 +111,8 @@ pub fn run(args: &MountArgs, context: &Context) -> Result<Exit> {
 }
 
 fn default_threads() -> usize {
-    std::thread::available_parallelism().map_or(2, |count| (2 * count.get()).min(THREADS_MAX))
+    let (least, most) = THREADS.into_inner();
+    std::thread::available_parallelism().map_or(least, |count| (4 * count.get()).clamp(least, most))
 }
 
 /// Makes sure that nobody else has the device's file system as long as the file is open: two at once would destroy it.

@@ -164,10 +164,10 @@ fn command(ask: Ask) -> Request<'static> {
     Request { ask, from: None, into: None }
 }
 
-fn writes<'a>(block: u64, bytes: &'a [u8], fua: bool) -> impl Iterator<Item = Request<'a>> {
+fn writes<'a>(block: u64, bytes: &'a [u8]) -> impl Iterator<Item = Request<'a>> {
     const STEP: u64 = TRANSFER_BYTES as u64 / BLOCK_BYTES as u64;
-    bytes.chunks(TRANSFER_BYTES as usize).zip((block..).step_by(STEP as usize)).map(move |(part, block)| Request {
-        ask: Ask::Write { block, blocks: (part.len() / BLOCK_BYTES) as u32, fua },
+    bytes.chunks(TRANSFER_BYTES as usize).zip((block..).step_by(STEP as usize)).map(|(part, block)| Request {
+        ask: Ask::Write { block, blocks: (part.len() / BLOCK_BYTES) as u32, fua: false },
         from: Some(part),
         into: None,
     })
@@ -189,16 +189,11 @@ impl Blocks for DeviceDisk {
     }
 
     fn write(&self, block: u64, bytes: &[u8]) -> io::Result<()> {
-        self.run(&mut writes(block, bytes, false))
+        self.run(&mut writes(block, bytes))
     }
 
     fn write_all(&self, ranges: &[(u64, &[u8])]) -> io::Result<()> {
-        self.run(&mut ranges.iter().flat_map(|(block, bytes)| writes(*block, bytes, false)))
-    }
-
-    fn write_durably(&self, ranges: &[(u64, &[u8])]) -> io::Result<()> {
-        let fua = self.info.has_volatile_cache;
-        self.run(&mut ranges.iter().flat_map(|(block, bytes)| writes(*block, bytes, fua)))
+        self.run(&mut ranges.iter().flat_map(|(block, bytes)| writes(*block, bytes)))
     }
 
     fn zero(&self, block: u64, blocks: u64) -> io::Result<()> {
