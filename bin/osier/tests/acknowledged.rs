@@ -3,9 +3,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod common;
 mod served;
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -187,9 +188,7 @@ fn what_nbd_acknowledged_as_persistent_is_there_whoever_is_killed() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
     let got = Command::new("scripts/nbd-peers").current_dir(root).output().unwrap();
     if !got.status.success() {
-        // Not by `eprintln`, which a test that passes does not show.
-        let _ = writeln!(std::io::stderr(), "SKIPPED: {}", String::from_utf8_lossy(&got.stderr).trim_end());
-        return;
+        return common::skipped(String::from_utf8_lossy(&got.stderr).trim_end());
     }
     let seed = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let (first, last) = (seed("OSIER_SEED_FIRST").unwrap_or(1), seed("OSIER_SEED_LAST").unwrap_or(DEATHS));

@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod common;
 mod served;
 
 use std::collections::BTreeMap;
@@ -377,8 +378,7 @@ fn client(name: &str) -> Option<Command> {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
     let got = Command::new("scripts/nbd-peers").current_dir(root).output().unwrap();
     if !got.status.success() {
-        // Not by `eprintln`, which a test that passes does not show.
-        let _ = writeln!(std::io::stderr(), "SKIPPED: {}", String::from_utf8_lossy(&got.stderr).trim_end());
+        common::skipped(String::from_utf8_lossy(&got.stderr).trim_end());
         return None;
     }
     let mut command = Command::new("timeout");

@@ -291,7 +291,12 @@ pub fn tie_to_supervisor() -> Result<()> {
 
 /// Waits until it is told to stop.
 pub fn await_stop(stop: &StopFlag) {
-    while !stop.is_set() {
+    await_stop_or(stop, || false);
+}
+
+/// Waits until it is told to stop, or has ended by itself.
+pub fn await_stop_or(stop: &StopFlag, has_ended: impl Fn() -> bool) {
+    while !stop.is_set() && !has_ended() {
         std::thread::sleep(LOOK);
     }
 }
