@@ -306,9 +306,7 @@ fn run_with_deaths(seed: u64, with_inflight: bool) {
     for life in 0..6 {
         let mut backend = machine.connect(&export, with_inflight);
         for _ in 0..150 {
-            if draw.below(3) > 0 {
-                machine.submit_drawn(draw);
-            } else if machine.doing.is_empty() {
+            if draw.below(3) > 0 || machine.doing.is_empty() {
                 machine.submit_drawn(draw);
             } else {
                 machine.wait().into_iter().for_each(|(head, length)| machine.check(head, length));
