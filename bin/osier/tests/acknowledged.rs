@@ -204,12 +204,15 @@ fn what_nbd_acknowledged_as_persistent_is_there_whoever_is_killed() {
         let domains = served.children();
         match round % 3 {
             0 => {
-                signal(server.process.id(), "KILL");
+                server.process.kill().unwrap();
+                server.process.wait().unwrap();
                 server = Server::start(&served);
             }
             victim => {
                 signal(domains[victim as usize - 1], "KILL");
-                // They wait, and go on without an error.
+                // They wait, as who comes now does, and go on without an error.
+                let info = Command::new("nbdinfo").args(["--size", &server.uri]).output().unwrap();
+                assert!(info.status.success(), "round {round}: {}", String::from_utf8_lossy(&info.stderr));
                 await_acknowledged(&said, &served, 20);
             }
         }

@@ -5,9 +5,10 @@
 
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use osier_client::{ALLOCATION_BLOCKS_MAX, Ask, Queue, Slot};
+use osier_client::{ALLOCATION_BLOCKS_MAX, Ask, Queue, QueueError, Slot};
 use osier_device::Status;
 use osier_nvme::BlockRange;
 
@@ -21,6 +22,8 @@ const TRANSFER_BYTES: u32 = 128 << 10;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long it is tried at a time to attach to one that comes back: whoever waits may have to look at its client.
 const TRY: Duration = Duration::from_millis(100);
+/// How long a client that comes while the device is away waits for it: less than it has to negotiate.
+const PATIENCE_OF_NEW: Duration = Duration::from_secs(10);
 /// NVM Command Set: the namespace is write protected.
 const WRITE_PROTECTED: Status = Status(0x020);
 
@@ -29,13 +32,15 @@ pub struct DeviceExport {
     front: &'static str,
     name: String,
     socket: PathBuf,
+    /// The device was there once, so that it is expected back when it is not.
+    was_there: AtomicBool,
 }
 
 impl DeviceExport {
     /// The device that is served at a socket, under a name for clients; `front` is what the device knows its queues by.
     #[must_use]
     pub fn new(front: &'static str, name: String, socket: PathBuf) -> DeviceExport {
-        DeviceExport { front, name, socket }
+        DeviceExport { front, name, socket, was_there: AtomicBool::new(false) }
     }
 }
 
@@ -46,7 +51,18 @@ impl Export for DeviceExport {
 
     fn open(&self) -> Result<Box<dyn Volume>, String> {
         let name = format!("{} {}", self.front, self.name);
-        let queue = Queue::attach_as(&self.socket, DEPTH, TRANSFER_BYTES, &name).map_err(|error| error.to_string())?;
+        let until = Instant::now() + PATIENCE_OF_NEW;
+        let queue = loop {
+            match Queue::attach_as(&self.socket, DEPTH, TRANSFER_BYTES, &name) {
+                Ok(queue) => break queue,
+                Err(error) if !self.was_there.load(Ordering::Relaxed) || Instant::now() > until => {
+                    return Err(error.to_string());
+                }
+                Err(error @ QueueError::Refused { .. }) => return Err(error.to_string()),
+                Err(_) => std::thread::sleep(TRY),
+            }
+        };
+        self.was_there.store(true, Ordering::Relaxed);
         let out = (0..DEPTH).map(|_| None).collect();
         let ended = Vec::new();
         Ok(Box::new(DeviceVolume { queue, out, ended, is_armed: false, lost: None, has_failed: false }))
@@ -75,7 +91,7 @@ struct DeviceVolume {
 
 impl DeviceVolume {
     /// The device does not come back.
-    fn fail(&mut self, why: &osier_client::QueueError) {
+    fn fail(&mut self, why: &QueueError) {
         tracing::error!(%why, "a client's requests fail");
         self.has_failed = true;
         let pending = self.out.iter_mut().filter_map(Option::take);
@@ -202,7 +218,7 @@ impl Volume for DeviceVolume {
         let Some(lost) = self.lost.filter(|_| !self.has_failed) else { return };
         match self.queue.recover(TRY) {
             Ok(()) => self.lost = None,
-            Err(error @ osier_client::QueueError::Refused { .. }) => self.fail(&error),
+            Err(error @ QueueError::Refused { .. }) => self.fail(&error),
             Err(error) if lost.elapsed() >= PATIENCE => self.fail(&error),
             Err(_) => {}
         }
