@@ -49,6 +49,9 @@ pub struct FrontsArgs {
     /// Serve NVMe/TCP at this address, such as 127.0.0.1:4420
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub nvme_tcp: Option<SocketAddr>,
+    /// Let in the hosts of NVMe/TCP in this file alone, once they have proved by their secrets who they are
+    #[arg(long, value_name = "FILE")]
+    pub nvme_host_keys: Option<PathBuf>,
     /// Mount the device's file system at this directory
     #[arg(long, value_name = "DIR")]
     pub mount: Option<PathBuf>,
@@ -67,6 +70,7 @@ impl FrontsArgs {
             nbd: if self.nbd.is_empty() { configured.nbd.clone() } else { self.nbd },
             nbd_tls_certificates: self.nbd_tls_certificates.or_else(|| configured.nbd_tls_certificates.clone()),
             nvme_tcp: self.nvme_tcp.or(configured.nvme_tcp),
+            nvme_host_keys: self.nvme_host_keys.or_else(|| configured.nvme_host_keys.clone()),
             mount: self.mount.or_else(|| configured.mount.clone()),
             dashboard: self.dashboard.or(configured.dashboard),
             allow_remote: self.allow_remote || configured.allow_remote,
@@ -93,10 +97,12 @@ impl FrontsArgs {
             let option = if is_address { "--listen" } else { "--unix" };
             add("nbd", option, place, certificates.map(|directory| ("--tls-certificates", directory)));
         }
-        for (command, address) in [("nvme-tcp", self.nvme_tcp), ("dashboard", self.dashboard)] {
-            if let Some(address) = address {
-                add(command, "--listen", &address.to_string(), None);
-            }
+        if let Some(address) = self.nvme_tcp {
+            let keys = self.nvme_host_keys.as_ref().map(|file| ("--host-keys", file));
+            add("nvme-tcp", "--listen", &address.to_string(), keys);
+        }
+        if let Some(address) = self.dashboard {
+            add("dashboard", "--listen", &address.to_string(), None);
         }
         if let Some(directory) = &self.mount {
             commands.push(vec!["mount".into(), image.into(), directory.into(), "--foreground".into()]);
@@ -307,6 +313,7 @@ mod tests {
             nbd: vec!["/run/d.nbd".into()],
             nbd_tls_certificates: None,
             nvme_tcp: None,
+            nvme_host_keys: None,
             mount: Some("/mnt/e".into()),
             dashboard: Some(([127, 0, 0, 1], 1).into()),
             allow_remote: false,
@@ -324,6 +331,7 @@ mod tests {
             nbd: vec!["127.0.0.1:10809".into(), "/run/d.nbd".into()],
             nbd_tls_certificates: Some("/etc/pki/osier".into()),
             nvme_tcp: Some(([127, 0, 0, 1], 4420).into()),
+            nvme_host_keys: Some("/etc/osier/hosts".into()),
             mount: Some("/mnt/d".into()),
             dashboard: Some(([127, 0, 0, 1], 9630).into()),
             allow_remote: true,
@@ -334,7 +342,7 @@ mod tests {
         let expected = [
             "nbd /d --listen 127.0.0.1:10809 --tls-certificates /etc/pki/osier --allow-remote",
             "nbd /d --unix /run/d.nbd --allow-remote",
-            "nvme-tcp /d --listen 127.0.0.1:4420 --allow-remote",
+            "nvme-tcp /d --listen 127.0.0.1:4420 --host-keys /etc/osier/hosts --allow-remote",
             "dashboard /d --listen 127.0.0.1:9630 --allow-remote",
             "mount /d /mnt/d --foreground",
         ];

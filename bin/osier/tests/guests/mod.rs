@@ -9,8 +9,13 @@ use std::process::Command;
 
 /// The directory with a kernel and its modules, unless there is none.
 pub fn ready() -> Option<PathBuf> {
+    ready_of(&[])
+}
+
+/// The same, of another kernel than the usual one.
+pub fn ready_of(which: &[&str]) -> Option<PathBuf> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/vm-guest");
-    let got = Command::new(script).output().unwrap();
+    let got = Command::new(script).args(which).output().unwrap();
     if !got.status.success() {
         let _ = writeln!(
             std::io::stderr(),
