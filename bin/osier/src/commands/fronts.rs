@@ -110,7 +110,8 @@ impl FrontsArgs {
         commands
     }
 
-    /// Refuses what can only be a mistake: a place that is neither an address nor a path.
+    /// Refuses what can only be a mistake: a place that is neither an address nor a path, and proofs that no front end
+    /// asks for.
     ///
     /// # Errors
     /// Which, and what to write instead.
@@ -124,6 +125,18 @@ impl FrontsArgs {
                 );
                 return Err(Failure::new(Exit::BadInput, text).into());
             }
+        }
+        let nbd_has_address = self.nbd.iter().any(|place| place.parse::<SocketAddr>().is_ok());
+        let idle = match () {
+            () if self.nbd_tls_certificates.is_some() && !nbd_has_address => {
+                "nbd_tls_certificates is for addresses of nbd"
+            }
+            () if self.nvme_host_keys.is_some() && self.nvme_tcp.is_none() => "nvme_host_keys is for nvme_tcp",
+            () => "",
+        };
+        if !idle.is_empty() {
+            let text = format!("{idle}, and there is none: name one, or leave it out");
+            return Err(Failure::new(Exit::BadInput, text).into());
         }
         Ok(())
     }
@@ -349,5 +362,7 @@ mod tests {
         assert_eq!(text, expected);
         assert!(fronts.check().is_ok());
         assert!(FrontsArgs { nbd: vec!["10809".into()], ..FrontsArgs::default() }.check().is_err());
+        assert!(FrontsArgs { nvme_tcp: None, ..fronts.clone() }.check().is_err());
+        assert!(FrontsArgs { nbd: vec!["/run/d.nbd".into()], ..fronts }.check().is_err());
     }
 }
