@@ -3,11 +3,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
+mod common;
 mod guests;
 mod windows;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -36,7 +37,7 @@ impl Guest {
         let mut archive = Archive::new(&init);
         for module in modules {
             let Ok(bytes) = fs::read(ready.join("modules").join(module)) else {
-                let _ = writeln!(std::io::stderr(), "SKIPPED: this kernel has no {module}");
+                common::skipped(format_args!("this kernel has no {module}"));
                 return None;
             };
             archive.put(&format!("lib/{module}"), PROGRAM, (0, 0), &bytes);

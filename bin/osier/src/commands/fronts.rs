@@ -52,6 +52,9 @@ pub struct FrontsArgs {
     /// Let in the hosts of NVMe/TCP in this file alone, once they have proved by their secrets who they are
     #[arg(long, value_name = "FILE")]
     pub nvme_host_keys: Option<PathBuf>,
+    /// Be a disk of virtual machines (vhost-user-blk) at a Unix socket of this path
+    #[arg(long, value_name = "PATH")]
+    pub vhost_user_blk: Option<PathBuf>,
     /// Mount the device's file system at this directory
     #[arg(long, value_name = "DIR")]
     pub mount: Option<PathBuf>,
@@ -71,6 +74,7 @@ impl FrontsArgs {
             nbd_tls_certificates: self.nbd_tls_certificates.or_else(|| configured.nbd_tls_certificates.clone()),
             nvme_tcp: self.nvme_tcp.or(configured.nvme_tcp),
             nvme_host_keys: self.nvme_host_keys.or_else(|| configured.nvme_host_keys.clone()),
+            vhost_user_blk: self.vhost_user_blk.or_else(|| configured.vhost_user_blk.clone()),
             mount: self.mount.or_else(|| configured.mount.clone()),
             dashboard: self.dashboard.or(configured.dashboard),
             allow_remote: self.allow_remote || configured.allow_remote,
@@ -103,6 +107,9 @@ impl FrontsArgs {
         }
         if let Some(address) = self.dashboard {
             add("dashboard", "--listen", &address.to_string(), None);
+        }
+        if let Some(socket) = &self.vhost_user_blk {
+            commands.push(vec!["vhost-user-blk".into(), image.into(), "--socket".into(), socket.into()]);
         }
         if let Some(directory) = &self.mount {
             commands.push(vec!["mount".into(), image.into(), directory.into(), "--foreground".into()]);
@@ -303,7 +310,12 @@ pub fn tie_to_supervisor() -> Result<()> {
 
 /// Waits until it is told to stop.
 pub fn await_stop(stop: &StopFlag) {
-    while !stop.is_set() {
+    await_stop_or(stop, || false);
+}
+
+/// Waits until it is told to stop, or has ended by itself.
+pub fn await_stop_or(stop: &StopFlag, has_ended: impl Fn() -> bool) {
+    while !stop.is_set() && !has_ended() {
         std::thread::sleep(LOOK);
     }
 }
@@ -324,17 +336,15 @@ mod tests {
     fn what_the_command_line_says_goes_before_the_configuration() {
         let configured = FrontsArgs {
             nbd: vec!["/run/d.nbd".into()],
-            nbd_tls_certificates: None,
-            nvme_tcp: None,
-            nvme_host_keys: None,
+            vhost_user_blk: Some("/run/d.vhost".into()),
             mount: Some("/mnt/e".into()),
             dashboard: Some(([127, 0, 0, 1], 1).into()),
-            allow_remote: false,
+            ..FrontsArgs::default()
         };
         let said = FrontsArgs { nbd: vec!["127.0.0.1:2".into()], ..FrontsArgs::default() };
         let both = said.or(&configured);
         assert_eq!((both.nbd, both.dashboard), (vec!["127.0.0.1:2".into()], configured.dashboard));
-        assert_eq!(both.mount, configured.mount);
+        assert_eq!((both.mount, both.vhost_user_blk), (configured.mount.clone(), configured.vhost_user_blk.clone()));
         assert_eq!(FrontsArgs::default().or(&configured), configured);
     }
 
@@ -345,6 +355,7 @@ mod tests {
             nbd_tls_certificates: Some("/etc/pki/osier".into()),
             nvme_tcp: Some(([127, 0, 0, 1], 4420).into()),
             nvme_host_keys: Some("/etc/osier/hosts".into()),
+            vhost_user_blk: Some("/run/d.vhost".into()),
             mount: Some("/mnt/d".into()),
             dashboard: Some(([127, 0, 0, 1], 9630).into()),
             allow_remote: true,
@@ -357,6 +368,7 @@ mod tests {
             "nbd /d --unix /run/d.nbd --allow-remote",
             "nvme-tcp /d --listen 127.0.0.1:4420 --host-keys /etc/osier/hosts --allow-remote",
             "dashboard /d --listen 127.0.0.1:9630 --allow-remote",
+            "vhost-user-blk /d --socket /run/d.vhost",
             "mount /d /mnt/d --foreground",
         ];
         assert_eq!(text, expected);

@@ -3,9 +3,10 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use crate::common::skipped;
 
 /// The directory with a kernel and its modules, unless there is none.
 pub fn ready() -> Option<PathBuf> {
@@ -17,11 +18,7 @@ pub fn ready_of(which: &[&str]) -> Option<PathBuf> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/vm-guest");
     let got = Command::new(script).args(which).output().unwrap();
     if !got.status.success() {
-        let _ = writeln!(
-            std::io::stderr(),
-            "SKIPPED: no guest can be booted: {}",
-            String::from_utf8_lossy(&got.stderr).trim_end()
-        );
+        skipped(format_args!("no guest can be booted: {}", String::from_utf8_lossy(&got.stderr).trim_end()));
         return None;
     }
     Some(PathBuf::from(String::from_utf8(got.stdout).unwrap().trim_end()))

@@ -357,7 +357,7 @@ impl<'a> Connection<'a> {
                 self.session.respond(command.cid, Response { status: Status::SUCCESS, result, data });
             }
             Admin::Held => {}
-            Admin::Queue => return Err(INVALID_OPCODE),
+            Admin::Queue | Admin::Allocation(_) => return Err(INVALID_OPCODE),
             Admin::Abort { sqid, cid } => self.abort(place, command.cid, (sqid, cid)),
             Admin::Format { nsid } => self.format(place, *command, nsid)?,
         }
