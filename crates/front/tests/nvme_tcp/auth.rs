@@ -86,7 +86,7 @@ fn a_host_works_on_queues_for_which_it_has_proved_who_it_is_and_on_no_other() {
 
 #[test]
 fn who_is_not_listed_or_says_nothing_is_not_let_in() {
-    let rig = rig(Duration::from_millis(300));
+    let rig = rig(Duration::from_secs(2));
     let mut stranger = Host::dial(rig.address(), Terms::default());
     let data = connect_data(0xFFFF, rig.server.nqn(), "nqn.2020-01.org.other");
     assert_eq!(stranger.connect(0, &data).status, 0x184, "Connect Invalid Host");
