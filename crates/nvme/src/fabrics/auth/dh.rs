@@ -10,6 +10,8 @@ use super::planted::{self, Bug};
 /// Bytes of a private exponent: for the largest group 400 bits are enough (RFC 7919, Appendix A.5).
 pub const EXPONENT_BYTES: usize = 64;
 
+const LARGEST_BITS: u32 = 8192;
+
 /// A group, by its DHGID ("DH-HMAC-CHAP_Challenge message").
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Group {
@@ -27,26 +29,28 @@ impl Group {
 
     /// Bytes of a value.
     pub fn bytes(self) -> usize {
-        self.modulus_digits().len() / 2
-    }
-
-    fn modulus_digits(self) -> &'static str {
-        match self {
-            Group::Ffdhe2048 => groups::FFDHE2048,
-            Group::Ffdhe3072 => groups::FFDHE3072,
-            Group::Ffdhe4096 => groups::FFDHE4096,
-            Group::Ffdhe6144 => groups::FFDHE6144,
-            Group::Ffdhe8192 => groups::FFDHE8192,
-        }
+        self.bits() as usize / 8
     }
 
     fn bits(self) -> u32 {
-        self.bytes() as u32 * 8
+        match self {
+            Group::Ffdhe2048 => 2048,
+            Group::Ffdhe3072 => 3072,
+            Group::Ffdhe4096 => 4096,
+            Group::Ffdhe6144 => 6144,
+            Group::Ffdhe8192 => LARGEST_BITS,
+        }
     }
 
     fn modulus(self) -> BoxedUint {
-        let parsed = Option::from(BoxedUint::from_be_hex(self.modulus_digits(), self.bits()));
-        parsed.expect("the digits of a group are hexadecimal")
+        let largest = Option::from(BoxedUint::from_be_hex(groups::FFDHE8192, LARGEST_BITS));
+        let largest: BoxedUint = largest.expect("the digits of a group are hexadecimal");
+        let x = |group: Group| BoxedUint::from(groups::X[group as usize - 1]).resize(LARGEST_BITS);
+        let one = BoxedUint::one_with_precision(LARGEST_BITS);
+        // Behind the 64 lowest bits: the digits of e, with X.
+        let digits = largest.wrapping_add(&one).shr(64).wrapping_sub(x(Group::Ffdhe8192));
+        let digits = digits.shr(LARGEST_BITS - self.bits()).wrapping_add(x(self));
+        digits.shl(64).wrapping_sub(&one).resize(self.bits())
     }
 
     /// The public value of a private exponent.
@@ -83,24 +87,22 @@ impl Group {
 mod tests {
     use super::*;
 
-    /// RFC 7919, Appendix A: p = 2^b − 2^{b−64} + {[2^{b−130} e] + X} 2^64 − 1, with the X of each group. All of
-    /// them have the digits of e in common.
+    /// The first and the last digits of each, as the RFC prints them.
     #[test]
     fn the_moduli_are_those_of_the_rfc() {
-        let middle = |group: Group, x: u64| {
-            let bits = group.bits();
-            let value = group.modulus().wrapping_add(BoxedUint::one_with_precision(bits)).shr(64);
-            value.wrapping_sub(BoxedUint::from(x).resize(bits))
-        };
-        let longest = middle(Group::Ffdhe8192, 10_965_728);
-        for (group, x) in [
-            (Group::Ffdhe2048, 560_316),
-            (Group::Ffdhe3072, 2_625_351),
-            (Group::Ffdhe4096, 5_736_041),
-            (Group::Ffdhe6144, 15_705_020),
+        for (group, last) in [
+            (Group::Ffdhe2048, 0x886B_4238_6128_5C97_u64),
+            (Group::Ffdhe3072, 0x25E4_1D2B_66C6_2E37),
+            (Group::Ffdhe4096, 0xC68A_007E_5E65_5F6A),
+            (Group::Ffdhe6144, 0xA40E_329C_D0E4_0E65),
+            (Group::Ffdhe8192, 0xD68C_8BB7_C5C6_424C),
         ] {
-            let shorter = middle(group, x);
-            assert_eq!(longest.shr(8192 - group.bits()).resize(group.bits()), shorter, "{group:?}");
+            let digits = group.modulus().to_be_bytes();
+            assert_eq!(digits.len(), group.bytes());
+            assert_eq!(digits[..16], 0xFFFF_FFFF_FFFF_FFFF_ADF8_5458_A2BB_4A9A_u128.to_be_bytes(), "{group:?}");
+            let end = &digits[digits.len() - 16..];
+            assert!(end[8..].iter().all(|byte| *byte == 0xFF));
+            assert_eq!(end[..8], last.to_be_bytes(), "{group:?}");
         }
     }
 
