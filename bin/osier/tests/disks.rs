@@ -65,12 +65,16 @@ struct Guest {
 
 impl Guest {
     fn new(directory: &Path, fs_module: &str, programs: &[&str]) -> Option<Guest> {
+        Guest::of(&[], directory, fs_module, programs)
+    }
+
+    fn of(kernel: &[&str], directory: &Path, fs_module: &str, programs: &[&str]) -> Option<Guest> {
         let missing = programs.iter().find(|program| !Path::new("/usr/sbin").join(program).exists());
         if let Some(program) = missing {
             common::skipped(format_args!("{program} is not installed"));
             return None;
         }
-        let ready = ready()?;
+        let ready = ready_of(kernel)?;
         let init = directory.join("init");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/guest_disk.c");
         let mut cc = Command::new("cc");
@@ -290,4 +294,32 @@ fn a_virtual_machine_goes_on_when_what_serves_its_disk_is_killed() {
     assert_eq!(killed, 5);
     served.stop();
     assert!(!Path::new(&socket).exists(), "the socket is taken away at an end in order");
+}
+
+/// The host's, and the controller's: as `nvme gen-dhchap-key` prints them.
+const SECRETS: [&str; 2] = [
+    "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:",
+    "DHHC-1:02:ZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXp7fH1+f4CBgoOEhYaHiImKi4yNjo+QkZKTvGwQfg==:",
+];
+const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555";
+
+/// The kernel's and the target's idea of DH-HMAC-CHAP are one: one way with SHA-512 and ffdhe3072, and both ways.
+#[test]
+fn a_stock_kernel_proves_who_it_is_and_asks_the_target_to() {
+    use std::os::unix::fs::PermissionsExt;
+    let served = Served::new(&[]);
+    let Some(guest) = Guest::of(&["backports"], served.home.path(), "ext4", &EXT4) else { return };
+    let [host, controller] = SECRETS;
+    let keys = served.home.path().join("hosts");
+    fs::write(&keys, format!("{HOST} {host} {controller}\n")).unwrap();
+    fs::set_permissions(&keys, fs::Permissions::from_mode(0o600)).unwrap();
+    let keys = keys.to_str().unwrap();
+    let target = Server::start(&served, "nvme-tcp", &["--nqn", NQN, "--host-keys", keys], 0);
+    let mut proved = 0;
+    let words = format!("port={} loglevel=7 host_secret={host} controller_secret={controller}", target.port);
+    guest.run(&words, |line| {
+        calm(line);
+        proved += u32::from(line.contains("controller authenticated"));
+    });
+    assert!(proved >= 2, "{proved} controllers proved who they are");
 }

@@ -6,8 +6,10 @@
 mod common;
 mod served;
 
+use std::fs::Permissions;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -210,7 +212,17 @@ fn a_dashboard_of_its_own_outlives_the_device() {
 fn a_front_end_that_cannot_be_had_is_said_and_nothing_stays_behind() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let path = file.path().to_str().unwrap();
-    let cases: [(&[&str], &str); 3] = [
+    std::fs::set_permissions(path, Permissions::from_mode(0o644)).unwrap();
+    let empty = tempfile::tempdir().unwrap();
+    let certificates = empty.path().to_str().unwrap();
+    let mut wrong = tempfile::NamedTempFile::new().unwrap();
+    wrong.write_all(b"# hosts\nnqn.a DHHC-1:00:wrong:\n").unwrap();
+    let cases: [(&[&str], &str); 8] = [
+        (&["--nvme-tcp", "0.0.0.0:0"], "--host-keys"),
+        (&["--nvme-tcp", "0.0.0.0:0", "--nvme-host-keys", path], "chmod 600"),
+        (&["--nvme-tcp", "127.0.0.1:0", "--nvme-host-keys", wrong.path().to_str().unwrap()], "line 2"),
+        (&["--nbd", "0.0.0.0:0"], "--tls-certificates"),
+        (&["--nbd", "127.0.0.1:0", "--nbd-tls-certificates", certificates], "ca-cert.pem"),
         (&["--nbd", path], "it exists and is no socket"),
         (&["--dashboard", "0.0.0.0:0"], "--allow-remote"),
         (&["--nbd", "10809"], "write an address with a port"),
@@ -224,6 +236,24 @@ fn a_front_end_that_cannot_be_had_is_said_and_nothing_stays_behind() {
     }
     served.start();
     drop(served.queue(1, 4096));
+    served.stop();
+}
+
+/// Hosts that prove who they are may come from other machines.
+#[test]
+fn host_keys_of_the_configuration_let_the_target_listen_to_other_machines() {
+    let directory = tempfile::tempdir().unwrap();
+    let keys = directory.path().join("hosts");
+    // 32 bytes of 1.
+    std::fs::write(&keys, "nqn.2020-01.org.example:host DHHC-1:00:AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQHMnzFi:\n")
+        .unwrap();
+    std::fs::set_permissions(&keys, Permissions::from_mode(0o600)).unwrap();
+    let config = directory.path().join("config.toml");
+    let text = format!("[serve.d.fronts]\nnvme_tcp = \"0.0.0.0:0\"\nnvme_host_keys = {keys:?}\n");
+    std::fs::write(&config, text).unwrap();
+    let mut served = Served::new(&["--config", config.to_str().unwrap()]);
+    until("no target", &served, || served.log().contains("is served at 0.0.0.0:").then_some(()));
+    assert!(!served.log().contains("DHHC"));
     served.stop();
 }
 

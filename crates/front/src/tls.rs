@@ -2,6 +2,7 @@
 //!
 //! The files have the names that libnbd, nbdkit and QEMU give them.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -26,10 +27,17 @@ pub enum Clients {
 }
 
 /// What a server needs to speak TLS.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Tls {
     pub(crate) config: Arc<ServerConfig>,
     clients: Clients,
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without a word of the key.
+        f.debug_struct("Tls").field("clients", &self.clients).finish_non_exhaustive()
+    }
 }
 
 /// Why there is no TLS.

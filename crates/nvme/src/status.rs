@@ -67,6 +67,8 @@ pub const CONNECT_BUSY: Status = Status(0x181);
 pub const CONNECT_INVALID_PARAMETERS: Status = Status(0x182);
 /// Connect: this host is not let in.
 pub const CONNECT_INVALID_HOST: Status = Status(0x184);
+/// The queue has to be authenticated first.
+pub const AUTHENTICATION_REQUIRED: Status = Status(0x191);
 /// What is stored differs from what was given.
 pub const COMPARE_FAILURE: Status = Status(0x285);
 

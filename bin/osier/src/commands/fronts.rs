@@ -49,6 +49,9 @@ pub struct FrontsArgs {
     /// Serve NVMe/TCP at this address, such as 127.0.0.1:4420
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub nvme_tcp: Option<SocketAddr>,
+    /// Let in the hosts of NVMe/TCP in this file alone, once they have proved by their secrets who they are
+    #[arg(long, value_name = "FILE")]
+    pub nvme_host_keys: Option<PathBuf>,
     /// Be a disk of virtual machines (vhost-user-blk) at a Unix socket of this path
     #[arg(long, value_name = "PATH")]
     pub vhost_user_blk: Option<PathBuf>,
@@ -70,6 +73,7 @@ impl FrontsArgs {
             nbd: if self.nbd.is_empty() { configured.nbd.clone() } else { self.nbd },
             nbd_tls_certificates: self.nbd_tls_certificates.or_else(|| configured.nbd_tls_certificates.clone()),
             nvme_tcp: self.nvme_tcp.or(configured.nvme_tcp),
+            nvme_host_keys: self.nvme_host_keys.or_else(|| configured.nvme_host_keys.clone()),
             vhost_user_blk: self.vhost_user_blk.or_else(|| configured.vhost_user_blk.clone()),
             mount: self.mount.or_else(|| configured.mount.clone()),
             dashboard: self.dashboard.or(configured.dashboard),
@@ -97,10 +101,12 @@ impl FrontsArgs {
             let option = if is_address { "--listen" } else { "--unix" };
             add("nbd", option, place, certificates.map(|directory| ("--tls-certificates", directory)));
         }
-        for (command, address) in [("nvme-tcp", self.nvme_tcp), ("dashboard", self.dashboard)] {
-            if let Some(address) = address {
-                add(command, "--listen", &address.to_string(), None);
-            }
+        if let Some(address) = self.nvme_tcp {
+            let keys = self.nvme_host_keys.as_ref().map(|file| ("--host-keys", file));
+            add("nvme-tcp", "--listen", &address.to_string(), keys);
+        }
+        if let Some(address) = self.dashboard {
+            add("dashboard", "--listen", &address.to_string(), None);
         }
         if let Some(socket) = &self.vhost_user_blk {
             commands.push(vec!["vhost-user-blk".into(), image.into(), "--socket".into(), socket.into()]);
@@ -111,7 +117,8 @@ impl FrontsArgs {
         commands
     }
 
-    /// Refuses what can only be a mistake: a place that is neither an address nor a path.
+    /// Refuses what can only be a mistake: a place that is neither an address nor a path, and proofs that no front end
+    /// asks for.
     ///
     /// # Errors
     /// Which, and what to write instead.
@@ -125,6 +132,18 @@ impl FrontsArgs {
                 );
                 return Err(Failure::new(Exit::BadInput, text).into());
             }
+        }
+        let nbd_has_address = self.nbd.iter().any(|place| place.parse::<SocketAddr>().is_ok());
+        let idle = match () {
+            () if self.nbd_tls_certificates.is_some() && !nbd_has_address => {
+                "nbd_tls_certificates is for addresses of nbd"
+            }
+            () if self.nvme_host_keys.is_some() && self.nvme_tcp.is_none() => "nvme_host_keys is for nvme_tcp",
+            () => "",
+        };
+        if !idle.is_empty() {
+            let text = format!("{idle}, and there is none: name one, or leave it out");
+            return Err(Failure::new(Exit::BadInput, text).into());
         }
         Ok(())
     }
@@ -335,6 +354,7 @@ mod tests {
             nbd: vec!["127.0.0.1:10809".into(), "/run/d.nbd".into()],
             nbd_tls_certificates: Some("/etc/pki/osier".into()),
             nvme_tcp: Some(([127, 0, 0, 1], 4420).into()),
+            nvme_host_keys: Some("/etc/osier/hosts".into()),
             vhost_user_blk: Some("/run/d.vhost".into()),
             mount: Some("/mnt/d".into()),
             dashboard: Some(([127, 0, 0, 1], 9630).into()),
@@ -346,7 +366,7 @@ mod tests {
         let expected = [
             "nbd /d --listen 127.0.0.1:10809 --tls-certificates /etc/pki/osier --allow-remote",
             "nbd /d --unix /run/d.nbd --allow-remote",
-            "nvme-tcp /d --listen 127.0.0.1:4420 --allow-remote",
+            "nvme-tcp /d --listen 127.0.0.1:4420 --host-keys /etc/osier/hosts --allow-remote",
             "dashboard /d --listen 127.0.0.1:9630 --allow-remote",
             "vhost-user-blk /d --socket /run/d.vhost",
             "mount /d /mnt/d --foreground",
@@ -354,5 +374,7 @@ mod tests {
         assert_eq!(text, expected);
         assert!(fronts.check().is_ok());
         assert!(FrontsArgs { nbd: vec!["10809".into()], ..FrontsArgs::default() }.check().is_err());
+        assert!(FrontsArgs { nvme_tcp: None, ..fronts.clone() }.check().is_err());
+        assert!(FrontsArgs { nbd: vec!["/run/d.nbd".into()], ..fronts }.check().is_err());
     }
 }

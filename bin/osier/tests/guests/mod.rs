@@ -10,8 +10,13 @@ use crate::common::skipped;
 
 /// The directory with a kernel and its modules, unless there is none.
 pub fn ready() -> Option<PathBuf> {
+    ready_of(&[])
+}
+
+/// The same, of another kernel than the usual one.
+pub fn ready_of(which: &[&str]) -> Option<PathBuf> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/vm-guest");
-    let got = Command::new(script).output().unwrap();
+    let got = Command::new(script).args(which).output().unwrap();
     if !got.status.success() {
         skipped(format_args!("no guest can be booted: {}", String::from_utf8_lossy(&got.stderr).trim_end()));
         return None;

@@ -35,9 +35,9 @@ static pid_t nbd_child;
 // The value of a word of the kernel's command line, or what there is else.
 static const char *word(const char *name, const char *other)
 {
-    static char value[4][256];
+    static char value[8][256];
     static int turn;
-    char *place = value[turn++ % 4], *at = strstr(words, name);
+    char *place = value[turn++ % 8], *at = strstr(words, name);
     if (!at || at[strlen(name)] != '=')
         return other;
     at += strlen(name) + 1;
@@ -112,12 +112,19 @@ static void remove_controller(void)
 // Connects to a subsystem.
 static void connect_to(const char *nqn)
 {
-    char options[512], name[64] = "";
+    char options[1024], name[64] = "";
     int length = snprintf(options, sizeof options,
                           "transport=tcp,traddr=10.0.2.2,trsvcid=%s,nqn=%s,hostnqn=nqn.2014-08.org.nvmexpress:uuid:"
-                          "11111111-2222-3333-4444-555555555555,reconnect_delay=1,keep_alive_tmo=5%s%s",
+                          "11111111-2222-3333-4444-555555555555,hostid=11111111-2222-3333-4444-555555555555,"
+                          "reconnect_delay=1,keep_alive_tmo=5%s%s",
                           word("port", "4420"), nqn, strcmp(word("digests", "0"), "0") ? ",hdr_digest" : "",
                           strcmp(word("digests", "0"), "0") ? ",data_digest" : "");
+    // Secrets by which host and controller prove who they are ("DHHC-1:...").
+    const char *secret = word("host_secret", ""), *controllers = word("controller_secret", "");
+    if (*secret)
+        length += snprintf(options + length, sizeof options - length, ",dhchap_secret=%s", secret);
+    if (*controllers)
+        length += snprintf(options + length, sizeof options - length, ",dhchap_ctrl_secret=%s", controllers);
     int file = open("/dev/nvme-fabrics", O_RDWR), has_connected = 0;
     // On a machine that is busy the kernel's three seconds may be too few.
     for (int tries = 0; !has_connected && tries < 5; tries++) {

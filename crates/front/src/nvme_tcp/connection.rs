@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use osier_device::Status;
+use osier_nvme::fabrics::auth::{Exchange, RANDOM_BYTES};
 use osier_nvme::fabrics::{Answer, CONNECT_BYTES, Change, ConnectData, Connected, Place, Portal, Refused};
 use osier_nvme::status::{
     ABORT_REQUESTED, COMMAND_SEQUENCE_ERROR, CONNECT_BUSY, INVALID_NAMESPACE, INVALID_OPCODE, SGL_LENGTH_INVALID,
@@ -20,6 +21,9 @@ use osier_nvme::status::{
 use osier_nvme::stream::Duplex;
 use osier_nvme::tcp::{End, Limits, Request, Response, Session};
 use osier_nvme::{Admin, BlockRange, Command, Controller, Direction, Io, fabrics_command, ranges};
+
+use rustix::rand::{GetRandomFlags, getrandom};
+use zeroize::Zeroizing;
 
 use super::blocks::{Blocks, Finished, Owner, PIECE_BYTES};
 use super::server::Shared;
@@ -39,8 +43,10 @@ fn is_list(io: &Io) -> bool {
 #[derive(Debug)]
 pub enum Outcome {
     Ended(End),
-    /// It took too long to become a queue.
+    /// It took too long to become a queue, or to be authenticated.
     Overdue,
+    /// The host has failed to prove who it is, or does not believe that this is its controller.
+    Unproved,
     /// The device has gone.
     Lost,
 }
@@ -51,9 +57,11 @@ pub struct Connection<'a> {
     line: Line<'a>,
     session: Session,
     place: Option<Place>,
+    /// What the queue has to be authenticated by, if it has to.
+    exchange: Option<Exchange>,
     blocks: Option<Blocks>,
     finished: Vec<Finished>,
-    /// Until when it is to be a queue.
+    /// Until when it is to be a queue, and authenticated.
     deadline: Instant,
     is_lost: bool,
     /// The host has asked for a shutdown while the one before goes on.
@@ -77,6 +85,7 @@ impl<'a> Connection<'a> {
             line: Line::new(visitor.socket.as_fd()),
             session: Session::new(Limits { piece_bytes: PIECE_BYTES, ..shared.config.limits }),
             place: None,
+            exchange: None,
             blocks: None,
             finished: Vec::new(),
             deadline: Instant::now() + shared.config.negotiation,
@@ -106,7 +115,8 @@ impl<'a> Connection<'a> {
             }
             if let Some(end) = self.session.end() {
                 self.linger();
-                return Ok(Outcome::Ended(end));
+                let has_failed = self.exchange.as_ref().is_some_and(Exchange::is_over);
+                return Ok(if has_failed { Outcome::Unproved } else { Outcome::Ended(end) });
             }
             if !self.await_more()? {
                 return Ok(Outcome::Overdue);
@@ -168,8 +178,12 @@ impl<'a> Connection<'a> {
     fn begin(&mut self, request: Request) -> Result<(), Refused> {
         let command = &request.command;
         let Some(place) = self.place else { return self.connect(&request) };
-        if command.fabrics_type().is_some() {
-            return Ok(self.fabrics(place, command)?);
+        match command.fabrics_type() {
+            Some(fabrics_command::AUTHENTICATION_SEND | fabrics_command::AUTHENTICATION_RECEIVE) => {
+                return Ok(self.authenticate(place, &request)?);
+            }
+            Some(_) => return Ok(self.fabrics(place, command)?),
+            None => {}
         }
         if place.qid == 0 { Ok(self.admin(place, &request)?) } else { Ok(self.io(place, request)?) }
     }
@@ -191,6 +205,7 @@ impl<'a> Connection<'a> {
         })?;
         let connected = self.take_place(command, &data, &portal)?;
         self.place = Some(connected.place);
+        self.exchange = self.shared.state().target.exchange(connected.place);
         self.session.connected(connected.entries, connected.has_flow_control);
         if connected.place.qid > 0 {
             // The host may come again when the device is there, or has room for one more.
@@ -202,6 +217,35 @@ impl<'a> Connection<'a> {
             }
         }
         self.session.respond(command.cid, Response::of(Status::SUCCESS, connected.result));
+        Ok(())
+    }
+
+    /// A message of the host's, or for it.
+    fn authenticate(&mut self, place: Place, request: &Request) -> Result<(), Status> {
+        let Some(exchange) = &mut self.exchange else { return Err(INVALID_OPCODE) };
+        let mut data = Vec::new();
+        if request.command.fabrics_type() == Some(fabrics_command::AUTHENTICATION_SEND) {
+            Exchange::check(&request.command, request.given())?;
+            exchange.send(&request.data.concat());
+        } else {
+            Exchange::check(&request.command, request.wanted)?;
+            let mut random = Zeroizing::new([0; RANDOM_BYTES]);
+            fill_random(&mut *random).map_err(|error| {
+                tracing::error!(%error, "the system gives no random bytes, so no host can prove who it is");
+                Status::INTERNAL_ERROR
+            })?;
+            let mut message = exchange.receive(request.wanted, &random)?;
+            message.resize(request.wanted, 0);
+            data.push(message);
+        }
+        let (is_proved, is_over) = (exchange.is_authenticated(), exchange.is_over());
+        if is_proved {
+            self.shared.state().target.proved(place);
+        }
+        self.session.respond(request.command.cid, Response { status: Status::SUCCESS, result: 0, data });
+        if is_over {
+            self.session.close();
+        }
         Ok(())
     }
 
@@ -393,14 +437,15 @@ impl<'a> Connection<'a> {
         let may_receive = !self.session.space()[0].is_empty();
         let has_output = self.session.has_output();
         let is_busy = self.blocks.as_ref().is_some_and(Blocks::is_busy);
-        let is_io = self.place.is_some_and(|place| place.qid > 0);
+        let place = self.place.filter(|_| self.exchange.as_ref().is_none_or(Exchange::is_authenticated));
+        let is_io = place.is_some_and(|place| place.qid > 0);
         if is_io && may_receive && !has_output && !is_busy {
             self.line.receive(&mut self.session, Patience::Wait)?;
             return Ok(true);
         }
         let has_ended = is_busy && self.blocks.as_mut().is_some_and(|blocks| !blocks.arm());
         if !has_ended {
-            let milliseconds = match self.place {
+            let milliseconds = match place {
                 None => {
                     let Some(left) = milliseconds_until(self.deadline) else { return Ok(false) };
                     Some(left)
@@ -442,4 +487,13 @@ impl<'a> Connection<'a> {
         }
         self.line.linger(&mut self.session);
     }
+}
+
+/// Fills a buffer with random bytes of the system's.
+fn fill_random(mut bytes: &mut [u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let filled = getrandom(&mut *bytes, GetRandomFlags::empty())?;
+        bytes = &mut bytes[filled..];
+    }
+    Ok(())
 }

@@ -12,4 +12,5 @@ mod blocks;
 mod connection;
 mod server;
 
+pub use osier_nvme::fabrics::auth::Hosts;
 pub use server::{Config, ServeError, Server};

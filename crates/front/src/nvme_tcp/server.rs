@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use osier_nvme::fabrics::auth::Hosts;
 use osier_nvme::fabrics::{DISCOVERY_NQN, NQN_BYTES_MAX, Subsystem, Target};
 use osier_nvme::tcp::{End, Limits};
 use osier_nvme::{Health, Identity, Namespace, Reach};
@@ -19,8 +20,10 @@ use crate::volume::{About, Export, Volume};
 pub struct Config {
     /// Where to listen; port 0 is any free one.
     pub listen: SocketAddr,
-    /// Whether that may be an address that other machines reach. There is neither encryption nor a password.
+    /// Whether that may be an address that other machines reach though hosts prove nothing.
     pub allow_remote: bool,
+    /// The hosts that may connect, and what each has to prove, if not all may. Then other machines may reach it.
+    pub hosts: Option<Hosts>,
     /// The subsystem's name; without one it is made of the namespace's identifier.
     pub nqn: Option<String>,
     /// Connections at a time, each of which is a queue.
@@ -42,6 +45,7 @@ impl Config {
         Config {
             listen,
             allow_remote: false,
+            hosts: None,
             nqn: None,
             connections_max: 128,
             controllers_max: 32,
@@ -94,10 +98,10 @@ impl Server {
         let places = Places {
             tcp: Some(config.listen),
             unix: None,
-            remote: if config.allow_remote {
+            remote: if config.allow_remote || config.hosts.is_some() {
                 Remote::Allowed
             } else {
-                Remote::Refused("reach it by a tunnel (ssh -L)")
+                Remote::Refused("have hosts prove who they are (--host-keys)")
             },
             clients_max: config.connections_max,
         };
@@ -172,7 +176,8 @@ fn subsystem(volume: &dyn Volume, config: &Config) -> Result<Subsystem, ServeErr
         reach: Reach::Fabric,
         io_queues_max: config.io_queues_max,
     };
-    Ok(Subsystem { identity, namespaces: vec![namespace], controllers_max: config.controllers_max })
+    let (namespaces, controllers_max) = (vec![namespace], config.controllers_max);
+    Ok(Subsystem { identity, namespaces, controllers_max, hosts: config.hosts.clone() })
 }
 
 /// What connections share and change.
@@ -239,7 +244,10 @@ impl Service for Shared {
         match Connection::new(self, &visitor).serve() {
             Ok(Outcome::Ended(End::Violation(fatal))) => tracing::warn!(client, ?fatal, "a host broke the protocol"),
             Ok(Outcome::Ended(End::ByHost(fes))) => tracing::warn!(client, fes, "a host ended the connection"),
-            Ok(Outcome::Overdue) => tracing::warn!(client, "a host took too long to connect a queue"),
+            Ok(Outcome::Overdue) => {
+                tracing::warn!(client, "a host took too long to connect a queue or to prove who it is")
+            }
+            Ok(Outcome::Unproved) => tracing::warn!(client, "a host did not prove that it is who it says"),
             Ok(Outcome::Lost) => tracing::warn!(client, "the device is gone; a host's connection ends"),
             Ok(Outcome::Ended(end)) => tracing::debug!(client, ?end, "a host's connection has ended"),
             Err(error) => tracing::warn!(client, %error, "a host's connection failed"),

@@ -94,7 +94,7 @@ fn await_that(is_so: impl Fn() -> bool) {
 
 #[test]
 fn who_negotiates_too_long_is_left() {
-    let rig = Rig::with(Disk::new(1), None, |config| config.negotiation = Duration::from_millis(100));
+    let rig = Rig::with(Disk::new(1), None, |config| config.negotiation = Duration::from_secs(2));
     let mut quick = Raw::connect(&rig.socket());
     quick.go();
     // The limit is of the negotiation alone: the time of who came first is over, too, when this one's is.

@@ -1,5 +1,7 @@
 //! The Connect command ("Connect Command"): makes a queue of a connection, and with an admin queue a controller.
 
+use std::collections::BTreeSet;
+
 use osier_device::Status;
 
 use super::discovery::{DISCOVERY_NQN, Portal, page};
@@ -7,7 +9,7 @@ use super::{Association, CNTLID_MAX, Host, NQN_BYTES_MAX, Place, Properties, QUE
 use crate::command::Command;
 use crate::controller::{Controller, Identity, Reach};
 use crate::registers::CSTS_RDY;
-use crate::status::{COMMAND_SEQUENCE_ERROR, CONNECT_BUSY, CONNECT_INCOMPATIBLE_FORMAT};
+use crate::status::{COMMAND_SEQUENCE_ERROR, CONNECT_BUSY, CONNECT_INCOMPATIBLE_FORMAT, CONNECT_INVALID_HOST};
 
 /// Bytes of the command's data.
 pub const CONNECT_BYTES: usize = 1024;
@@ -24,6 +26,8 @@ mod at {
 const NAME_BYTES: usize = 256;
 /// Bit 2 of CATTR: the host needs no SQHD.
 const DISABLE_FLOW_CONTROL: u32 = 1 << 2;
+/// ATR in the completion: the host has to authenticate the queue ("Connect Response", AUTHREQ).
+const AUTHENTICATION_REQUESTED: u64 = 1 << 17;
 /// CNTLID of a host that wants a controller made for it.
 const DYNAMIC: u16 = 0xFFFF;
 
@@ -49,7 +53,7 @@ pub struct Connected {
     pub entries: u16,
     /// Whether the host wants to be told of the queue's head.
     pub has_flow_control: bool,
-    /// Dwords 0 and 1 of the completion: the controller's number; no authentication is asked for.
+    /// Dwords 0 and 1 of the completion: the controller's number, and whether the queue is to be authenticated.
     pub result: u64,
 }
 
@@ -114,6 +118,10 @@ impl Target {
             return Err(Refused::parameter(false, at::SQSIZE));
         }
         let host = Host { id: data.host_id, nqn: data.host.clone() };
+        let has_to_prove = self.subsystem.hosts.is_some() && data.subsystem == self.subsystem.identity.subsystem;
+        if has_to_prove && self.subsystem.hosts.as_ref().is_some_and(|hosts| hosts.of(&host.nqn).is_none()) {
+            return Err(CONNECT_INVALID_HOST.into());
+        }
         if self.leaving.values().any(|leaving| *leaving == host) {
             return Err(CONNECT_BUSY.into());
         }
@@ -122,11 +130,15 @@ impl Target {
         } else {
             self.add_queue(connection, qid, data, &host)?
         };
+        if let Some(association) = self.controllers.get_mut(&controller) {
+            association.unproved.remove(&qid);
+            association.unproved.extend(has_to_prove.then_some(qid));
+        }
         Ok(Connected {
             place: Place { connection, controller, qid },
             entries: last_entry + 1,
             has_flow_control: attributes & DISABLE_FLOW_CONTROL == 0,
-            result: u64::from(controller),
+            result: u64::from(controller) | if has_to_prove { AUTHENTICATION_REQUESTED } else { 0 },
         })
     }
 
@@ -169,6 +181,7 @@ impl Target {
             is_discovery,
             properties: Properties::default(),
             queues: [(0, connection)].into(),
+            unproved: BTreeSet::new(),
             heard_ms: now_ms,
         };
         self.controllers.insert(number, association);

@@ -13,16 +13,19 @@
 //! 2. No host is let in while a connection of a controller that it lost has not left: what that one still has under way
 //!    must not overtake what the host sends next. A connection that its host has closed, which the target does not know
 //!    yet, is for the transport to look for ([`Target::connections_of`]).
-//! 3. Time is what the caller says; so is which connection a command came by.
+//! 3. Where hosts are listed, no other one is let in, and a queue takes no command before its host has proved over it
+//!    who it is ([`auth`]). Discovery is for everybody.
+//! 4. Time is what the caller says; so is which connection a command came by.
 //!
 //! Sections are those of the NVM Express Base Specification 2.0.
 
+pub mod auth;
 mod connect;
 mod discovery;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use osier_device::Status;
 
@@ -32,7 +35,8 @@ use crate::io::Io;
 use crate::log::Health;
 use crate::registers::{CAP, CC, CC_EN, CC_SHN, CSTS, CSTS_CFS, CSTS_RDY, CSTS_SHST_COMPLETE, VERSION, VS};
 use crate::registers::{is_configurable, over_fabric};
-use crate::status::{COMMAND_SEQUENCE_ERROR, CONNECT_INVALID_PARAMETERS};
+use crate::status::{AUTHENTICATION_REQUIRED, COMMAND_SEQUENCE_ERROR, CONNECT_INVALID_PARAMETERS};
+use auth::{Exchange, Hosts};
 
 pub use connect::{CONNECT_BYTES, ConnectData, Connected, Refused};
 pub use discovery::{DISCOVERY_NQN, Portal};
@@ -62,6 +66,8 @@ pub struct Subsystem {
     pub namespaces: Vec<Namespace>,
     /// Most controllers at a time, those of discovery included.
     pub controllers_max: usize,
+    /// The hosts that may connect, if not all of them may.
+    pub hosts: Option<Hosts>,
 }
 
 /// Who a host says that it is.
@@ -98,6 +104,8 @@ struct Association {
     properties: Properties,
     /// Connections by queue; the admin queue's is always here.
     queues: BTreeMap<u16, u64>,
+    /// Queues whose hosts have not proved who they are.
+    unproved: BTreeSet<u16>,
     /// When its host was last heard.
     heard_ms: u64,
 }
@@ -188,6 +196,29 @@ impl Target {
             .ok_or(COMMAND_SEQUENCE_ERROR)
     }
 
+    /// The same, for a command.
+    fn served(&mut self, place: Place) -> Result<&mut Association, Status> {
+        let association = self.association(place)?;
+        let is_proved = !association.unproved.contains(&place.qid);
+        if is_proved { Ok(association) } else { Err(AUTHENTICATION_REQUIRED) }
+    }
+
+    /// What a queue that has just been connected has to be authenticated by, if it has to.
+    pub fn exchange(&mut self, place: Place) -> Option<Exchange> {
+        let subsystem = self.subsystem.identity.subsystem.clone();
+        let association = self.association(place).ok().filter(|it| it.unproved.contains(&place.qid))?;
+        let host = association.host.nqn.clone();
+        let secrets = self.subsystem.hosts.as_ref()?.of(&host)?.clone();
+        Some(Exchange::new(secrets, host, subsystem))
+    }
+
+    /// A queue's host has proved who it is.
+    pub fn proved(&mut self, place: Place) {
+        if let Ok(association) = self.association(place) {
+            association.unproved.remove(&place.qid);
+        }
+    }
+
     /// Whether a connection is still a queue of a controller that lives.
     #[must_use]
     pub fn is_alive(&self, place: Place) -> bool {
@@ -200,7 +231,7 @@ impl Target {
     /// # Errors
     /// The status that it ends with.
     pub fn fabrics(&mut self, place: Place, command: &Command, now_ms: u64) -> Result<Answer, Status> {
-        let association = self.association(place)?;
+        let association = self.served(place)?;
         if place.qid == 0 {
             association.heard_ms = now_ms;
         }
@@ -276,7 +307,7 @@ impl Target {
     /// # Errors
     /// The status that it ends with.
     pub fn admin(&mut self, place: Place, command: &Command, health: &Health, now_ms: u64) -> Result<Admin, Status> {
-        let association = self.association(place)?;
+        let association = self.served(place)?;
         association.heard_ms = now_ms;
         if association.properties.csts & CSTS_RDY == 0 {
             return Err(COMMAND_SEQUENCE_ERROR);
@@ -289,7 +320,7 @@ impl Target {
     /// # Errors
     /// The status that it ends with.
     pub fn io(&mut self, place: Place, command: &Command) -> Result<Io, Status> {
-        self.association(place)?.controller.io(command)
+        self.served(place)?.controller.io(command)
     }
 
     /// The controller of a connection, for what only it knows.

@@ -5,13 +5,17 @@ use super::*;
 use crate::command::admin;
 use crate::controller::Reach;
 use crate::registers::CC_ENTRIES;
-use crate::status::{CONNECT_BUSY, INVALID_NAMESPACE};
+use crate::status::{CONNECT_BUSY, CONNECT_INVALID_HOST, INVALID_NAMESPACE};
 
 const NQN: &str = "nqn.2020-01.org.example:d";
 const CONTROLLERS_MAX: usize = 4;
 const QUEUES_MAX: u16 = 3;
 
 fn target() -> Target {
+    target_for(None)
+}
+
+fn target_for(hosts: Option<Hosts>) -> Target {
     let identity = Identity {
         serial: "1".into(),
         model: "test".into(),
@@ -26,7 +30,7 @@ fn target() -> Target {
     };
     let namespace =
         Namespace { nsid: 1, blocks: 8, used_blocks: 8, is_thin: false, is_read_only: false, nguid: [1; 16] };
-    Target::new(Subsystem { identity, namespaces: vec![namespace], controllers_max: CONTROLLERS_MAX })
+    Target::new(Subsystem { identity, namespaces: vec![namespace], controllers_max: CONTROLLERS_MAX, hosts })
 }
 
 fn data(controller: u16, host: u8, is_discovery: bool) -> ConnectData {
@@ -318,4 +322,44 @@ fn a_shut_down_is_over_when_all_is_persistent_and_a_configuration_that_cannot_be
     target.shut_down(place);
     assert_eq!(status(&mut target), CSTS_RDY | CSTS_SHST_COMPLETE);
     assert_eq!(target.io(place, &Command::new(crate::nvm::FLUSH, 7)), Err(INVALID_NAMESPACE));
+}
+
+/// Where hosts are listed no other one is let in, and a queue does nothing before its host has proved by it who it is.
+#[test]
+fn a_queue_takes_no_command_before_its_host_has_proved_who_it_is() {
+    // 32 bytes of 1.
+    let secret = "DHHC-1:00:AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQHMnzFi:";
+    let hosts = Hosts::parse(&format!("nqn.2020-01.org.example:host1 {secret}")).unwrap();
+    let mut target = target_for(Some(hosts));
+    let stranger = target.connect(1, &connect(0, 0), &data(0xFFFF, 2, false), &portal(), 0);
+    assert_eq!(stranger.unwrap_err().status, CONNECT_INVALID_HOST);
+    let discovers = target.connect(1, &connect(0, 0), &data(0xFFFF, 2, true), &portal(), 0).unwrap();
+    assert_eq!(discovers.result, u64::from(discovers.place.controller));
+    assert!(target.exchange(discovers.place).is_none() && target.fabrics(discovers.place, &set(CC_EN), 0).is_ok());
+
+    let connected = target.connect(2, &connect(0, 0), &data(0xFFFF, 1, false), &portal(), 0).unwrap();
+    let (controller, admin) = (connected.place.controller, connected.place);
+    assert_eq!(connected.result, u64::from(controller) | 1 << 17, "ATR");
+    let refused = Err(AUTHENTICATION_REQUIRED);
+    assert_eq!(target.fabrics(admin, &set(CC_EN | CC_ENTRIES), 0).map(drop), refused);
+    assert_eq!(
+        target.fabrics(admin, &fabrics(fabrics::PROPERTY_GET, [0, CSTS as u32, 0, 0, 0, 0]), 0).map(drop),
+        refused
+    );
+    let identify = Command::new(admin::IDENTIFY, 0);
+    assert_eq!(target.admin(admin, &identify, &Health::default(), 0).map(drop), refused);
+    assert!(target.exchange(admin).is_some());
+    target.proved(admin);
+    assert!(target.exchange(admin).is_none());
+    target.fabrics(admin, &set(CC_EN | CC_ENTRIES), 0).unwrap();
+    // Each queue for itself, and its number's next one again.
+    for connection in 3..6 {
+        let io = target.connect(connection, &connect(1, 0), &data(controller, 1, false), &portal(), 0).unwrap().place;
+        let flush = Command::new(crate::nvm::FLUSH, 1);
+        assert_eq!(target.io(io, &flush).map(drop), refused);
+        assert_eq!(target.fabrics(io, &fabrics(fabrics::DISCONNECT, [0; 6]), 0).map(drop), refused);
+        target.proved(io);
+        assert!(target.io(io, &flush).is_ok());
+        target.leave(connection, Some(io));
+    }
 }
