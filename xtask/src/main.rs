@@ -4,9 +4,11 @@ mod bench;
 mod demo;
 mod evidence;
 mod experiments;
+mod files;
 mod machine;
 mod nbd;
 mod tidy;
+mod turns;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -21,6 +23,7 @@ usage: cargo xtask COMMAND
     --strict         end with an error when a bar is missed
   bench-demo         the demonstration as one of these benchmarks
   bench-exp          the experiments of the memory window as one of them
+  bench-files        a mounted device beside libfuse's passthrough_hp and the disk, as one of them
   bench-nbd          a device behind NBD beside nbdkit and qemu-nbd, as one of them
   evidence [FILTER]  run the long jobs whose name contains FILTER; results in docs/evidence/
     --list           only say which there are, and which are done
@@ -45,6 +48,7 @@ fn run(arguments: &[String]) -> Result<ExitCode> {
         "bench" => bench::run(&root, &Options::parse(rest, "--strict")?),
         "bench-demo" => demo::run(),
         "bench-exp" => experiments::run(),
+        "bench-files" => files::run(),
         "bench-nbd" => nbd::run(),
         "evidence" => evidence::run(&root, &Options::parse(rest, "--list")?),
         other => bail!("`{other}` is no command\n{USAGE}"),

@@ -5,10 +5,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
+
+use crate::turns::{PATIENCE, ROUNDS, Taken, build_osier, cpu_seconds, end, fio, make_device, median, rate};
 
 /// Loads: fio's pattern, bytes of a request, requests under way.
 const LOADS: [(&str, &str, u32); 6] = [
@@ -19,16 +21,10 @@ const LOADS: [(&str, &str, u32); 6] = [
     ("read", "1m", 4),
     ("write", "1m", 4),
 ];
-/// Each server has each load so often, in turns; the median counts.
-const ROUNDS: usize = 3;
 /// Seconds of one load.
 const SECONDS: u32 = 2;
 /// Times a peer's speed.
 const RATIO_MIN: f64 = 1.0;
-/// How long a server may take to come up, and to end.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// The kernel's unit of processor time (`sysconf(_SC_CLK_TCK)`, 100 on every Linux).
-const TICKS_PER_SECOND: f64 = 100.0;
 
 /// Runs the loads and prints the figures.
 ///
@@ -43,13 +39,12 @@ pub fn run() -> Result<ExitCode> {
         println!("{skipped}");
         return Ok(ExitCode::SUCCESS);
     }
-    let built = Command::new("cargo").args(["build", "--quiet", "--package", "osier"]).status().context("run cargo")?;
-    ensure!(built.success(), "osier does not build");
+    let program = build_osier()?;
     let home = Path::new("target/bench/nbd");
     // What an earlier run that was killed has left.
     let _ = std::fs::remove_dir_all(home);
     std::fs::create_dir_all(home).context("make target/bench/nbd")?;
-    let servers = [osier(home)?, nbdkit(home)?, qemu(home)?];
+    let servers = [osier(&program, home)?, nbdkit(home)?, qemu(home)?];
     for server in &servers {
         server.fill()?;
     }
@@ -71,21 +66,6 @@ pub fn run() -> Result<ExitCode> {
     drop(servers);
     let _ = std::fs::remove_dir_all(home);
     Ok(ExitCode::SUCCESS)
-}
-
-/// What a load came to.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Taken {
-    /// Requests in a second.
-    rate: f64,
-    /// Processor time of the server.
-    cpu_seconds: f64,
-}
-
-fn median(taken: &[Taken]) -> Taken {
-    let mut sorted = taken.to_vec();
-    sorted.sort_by(|a, b| a.rate.total_cmp(&b.rate));
-    sorted[sorted.len() / 2]
 }
 
 fn figure((pattern, bytes, depth): &(&str, &str, u32), ours: Taken, peer: &str, theirs: Taken) -> Value {
@@ -116,7 +96,7 @@ impl Server {
         let began = Instant::now();
         while std::os::unix::net::UnixStream::connect(socket).is_err() {
             ensure!(began.elapsed() < PATIENCE, "{name} does not listen at {}", socket.display());
-            std::thread::sleep(Duration::from_millis(50));
+            std::thread::sleep(std::time::Duration::from_millis(50));
         }
         Ok(server)
     }
@@ -135,64 +115,26 @@ impl Server {
             "--time_based",
             &format!("--runtime={SECONDS}"),
         ])?;
-        let rate = ["read", "write"].iter().filter_map(|way| found["jobs"][0][way]["iops"].as_f64()).sum();
-        Ok(Taken { rate, cpu_seconds: cpu_seconds(self.process.id()) - before })
+        Ok(Taken { rate: rate(&found), cpu_seconds: cpu_seconds(self.process.id()) - before })
     }
 
     fn fio(&self, arguments: &[&str]) -> Result<Value> {
-        let output = Command::new("fio")
-            .args(["--name=bench", "--ioengine=nbd", "--size=192m", "--output-format=json", "--eta=never"])
-            .arg(format!("--uri={}", self.uri))
-            .args(arguments)
-            .stderr(Stdio::inherit())
-            .output()
-            .context("run fio")?;
-        ensure!(output.status.success(), "fio on {} ended with {}", self.name, output.status);
-        // Lines of its own go before the document.
-        let text = String::from_utf8_lossy(&output.stdout);
-        let document = text.find('{').map_or("", |at| &text[at..]);
-        serde_json::from_str(document).with_context(|| format!("read what fio says of {}", self.name))
+        let mut command = Command::new("fio");
+        command.args(["--ioengine=nbd", "--size=192m"]).arg(format!("--uri={}", self.uri)).args(arguments);
+        fio(self.name, &mut command)
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // In order: a supervisor's domains and front ends end with it.
-        let _ = Command::new("kill").args(["-INT", &self.process.id().to_string()]).status();
-        let began = Instant::now();
-        while began.elapsed() < PATIENCE {
-            if self.process.try_wait().is_ok_and(|ended| ended.is_some()) {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        end(&mut self.process);
     }
 }
 
-/// Processor time of a process and of all that it has started and that live.
-fn cpu_seconds(pid: u32) -> f64 {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name may have spaces; user and system time are the 14th and 15th field.
-    let fields = text.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ').skip(11).take(2);
-    let own: f64 = fields.filter_map(|field| field.parse::<f64>().ok()).sum::<f64>() / TICKS_PER_SECOND;
-    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    own + children.split_whitespace().filter_map(|child| child.parse().ok()).map(cpu_seconds).sum::<f64>()
-}
-
-fn osier(home: &Path) -> Result<Server> {
-    let program = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
-    let program = program.join("debug/osier");
-    let made = Command::new(&program)
-        .env("OSIER_HOME", home)
-        .args(["device", "create", "d", "--capacity", "256MiB", "--media", "memory"])
-        .stdout(Stdio::null())
-        .status()
-        .context("run osier")?;
-    ensure!(made.success(), "the device cannot be made");
+fn osier(program: &Path, home: &Path) -> Result<Server> {
+    make_device(program, home, &["--capacity", "256MiB", "--media", "memory"])?;
     let socket = home.join("osier.sock");
-    let mut command = Command::new(&program);
+    let mut command = Command::new(program);
     command
         .env("OSIER_HOME", home)
         .args(["serve", "d", "--no-model-timing", "--pipeline", "none", "--nbd"])
@@ -230,14 +172,5 @@ mod tests {
         assert_eq!(median(&[taken(3.0), taken(1.0), taken(2.0)]), taken(2.0));
         let passes = |ours, theirs| figure(&LOADS[0], taken(ours), "p", taken(theirs))["pass"].as_bool();
         assert_eq!((passes(1.0, 1.0), passes(0.99, 1.0)), (Some(true), Some(false)));
-    }
-
-    #[test]
-    fn processor_time_is_that_of_a_process_and_its_children() {
-        let before = cpu_seconds(std::process::id());
-        let began = Instant::now();
-        while cpu_seconds(std::process::id()) < before + 0.05 {
-            assert!(began.elapsed() < PATIENCE, "no processor time is counted");
-        }
     }
 }

@@ -3,9 +3,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::Write as _;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -111,11 +112,6 @@ impl Home {
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn skipped(what: &str) {
-    // Past the test's captured output, so that it is seen.
-    let _ = writeln!(std::io::stderr(), "SKIPPED: {what}");
 }
 
 fn open(path: &Path) -> File {
@@ -490,7 +486,9 @@ fn a_disk_that_fills_under_a_running_device_ends_writes_with_their_status_and_lo
     let home = Home(dir.path().join("small"), None);
     fs::create_dir(&home.0).unwrap();
     let Some(small) = Small::mount(&home.0, "128m") else {
-        return skipped("a small tmpfs cannot be mounted here, so a disk that fills under a device is not tested");
+        return common::skipped(
+            "a small tmpfs cannot be mounted here, so a disk that fills under a device is not tested",
+        );
     };
     home.expect(0, &["device", "create", "d", "--capacity", "256MiB"]);
     let soak = |code: i32, more: &[&str]| {

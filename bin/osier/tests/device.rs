@@ -1,6 +1,8 @@
 //! `osier device` as a user meets it: output, exit codes, errors.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+
+mod common;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -266,11 +268,7 @@ fn a_full_disk_is_code_7_and_leaves_nothing() {
     fs::create_dir(home.home()).unwrap();
     let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"]).arg(home.home()).output();
     if !mount.is_ok_and(|output| output.status.success()) {
-        // Past the test's captured output, so that it is seen.
-        let _ = std::io::Write::write_all(
-            &mut std::io::stderr(),
-            b"SKIPPED: a small tmpfs cannot be mounted here, so exit code 7 is not tested\n",
-        );
+        common::skipped("a small tmpfs cannot be mounted here, so exit code 7 is not tested");
         return;
     }
     let output = home.run(&["device", "create", "a", "--capacity", "64MiB", "--pmr", "16MiB"]);

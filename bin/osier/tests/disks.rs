@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod common;
 mod guests;
 mod served;
 
@@ -66,7 +67,7 @@ impl Guest {
     fn new(directory: &Path, fs_module: &str, programs: &[&str]) -> Option<Guest> {
         let missing = programs.iter().find(|program| !Path::new("/usr/sbin").join(program).exists());
         if let Some(program) = missing {
-            println!("SKIPPED: {program} is not installed");
+            common::skipped(format_args!("{program} is not installed"));
             return None;
         }
         let ready = ready()?;

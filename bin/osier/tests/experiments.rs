@@ -1,7 +1,9 @@
 //! The experiments in real time as a user meets them, at small sizes: that values are right and counts agree. How fast
 //! they are is no matter of a test.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+
+mod common;
 
 use std::fs;
 use std::path::Path;
@@ -129,7 +131,7 @@ fn redis_serves_what_was_stored_at_each_size() {
     let setting = fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").unwrap_or_default();
     let may = setting.trim() == "1" || fs::File::options().read(true).write(true).open("/dev/userfaultfd").is_ok();
     if !may || !Path::new("/usr/bin/redis-server").exists() {
-        println!("SKIPPED: this needs userfaultfd and redis-server");
+        common::skipped("this needs userfaultfd and redis-server");
         return;
     }
     LIBRARY.call_once(|| {

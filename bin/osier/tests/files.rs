@@ -2,6 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod common;
+mod served;
+
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
@@ -11,43 +14,42 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long something may take before a test calls it a hang, on slow machines too.
-const LIMIT: Duration = Duration::from_secs(120);
+use common::skipped;
+use served::{LIMIT, Served, osier, signal};
 
 /// Operations of one run of fsx; there are four.
 const FSX_OPERATIONS: &str = "15000";
 
 /// A device that is served, and a place to mount it at.
-struct Served {
-    home: tempfile::TempDir,
-    process: Child,
+struct Mounted {
+    served: Served,
     mount: Option<Child>,
 }
 
-impl Served {
+impl Mounted {
     /// Nothing where file systems cannot be mounted, and that is said.
-    fn new(capacity: &str) -> Option<Served> {
-        let root = Command::new("id").arg("-u").output().unwrap().stdout == b"0\n";
-        if !root || !Path::new("/dev/fuse").exists() {
-            println!("SKIPPED: file systems are mounted only as root, with /dev/fuse");
+    fn new(capacity: &str) -> Option<Mounted> {
+        if !rustix::process::geteuid().is_root() || File::open("/dev/fuse").is_err() {
+            skipped("file systems are mounted only as root, with /dev/fuse");
             return None;
         }
-        let home = tempfile::tempdir().unwrap();
-        succeeds(osier(home.path()).args(["device", "create", "d", "--capacity", capacity]));
-        fs::create_dir(home.path().join("m")).unwrap();
-        let log = File::create(home.path().join("log")).unwrap();
-        let process = osier(home.path()).args(["serve", "d", "--no-model-timing"]).stderr(log).spawn().unwrap();
-        let served = Served { home, process, mount: None };
-        served.await_text("log", "is up");
-        Some(served)
+        let served = Served::sized(capacity, &[]);
+        let mounted = Mounted { served, mount: None };
+        fs::create_dir(mounted.place()).unwrap();
+        mounted.await_text("log", "is up");
+        Some(mounted)
+    }
+
+    fn home(&self) -> &Path {
+        self.served.home.path()
     }
 
     fn place(&self) -> PathBuf {
-        self.home.path().join("m")
+        self.home().join("m")
     }
 
     fn text(&self, log: &str) -> String {
-        fs::read_to_string(self.home.path().join(log)).unwrap_or_default()
+        fs::read_to_string(self.home().join(log)).unwrap_or_default()
     }
 
     fn await_text(&self, log: &str, text: &str) {
@@ -59,10 +61,10 @@ impl Served {
     }
 
     fn mount(&mut self) {
-        let log = File::create(self.home.path().join("mount")).unwrap();
-        let mut command = osier(self.home.path());
-        command.args(["mount", "d"]).arg(self.place()).arg("--foreground").stderr(log);
-        self.mount = Some(command.spawn().unwrap());
+        let log = File::create(self.home().join("mount")).unwrap();
+        let place = self.place();
+        let mut command = osier(&self.served.home, &["mount", "d", place.to_str().unwrap(), "--foreground"]);
+        self.mount = Some(command.stderr(log).spawn().unwrap());
         self.await_text("mount", "osier: mounted");
     }
 
@@ -74,47 +76,35 @@ impl Served {
     }
 
     fn fsck(&self) {
-        let said = succeeds(osier(self.home.path()).args(["fsck", "d"]));
+        let said = succeeds(&mut osier(&self.served.home, &["fsck", "d"]));
         assert!(String::from_utf8_lossy(&said.stderr).contains("all is well"));
     }
 }
 
-impl Drop for Served {
+impl Drop for Mounted {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("-l").arg(self.place()).stderr(Stdio::null()).status();
         if let Some(mut mount) = self.mount.take() {
             let _ = mount.kill();
             let _ = mount.wait();
         }
-        signal(self.process.id(), "TERM");
-        let _ = self.process.wait();
     }
 }
 
-fn osier(home: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_osier"));
-    command.env("OSIER_HOME", home).env_remove("OSIER_CONFIG").stdin(Stdio::null()).stdout(Stdio::null());
-    command
-}
-
 fn succeeds(command: &mut Command) -> Output {
-    let output = command.stdout(Stdio::piped()).output().unwrap();
+    let output = command.stdin(Stdio::null()).output().unwrap();
     let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{command:?}: {said}{errors}");
     output
 }
 
-fn signal(pid: u32, name: &str) {
-    let _ = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).stderr(Stdio::null()).status();
-}
-
 fn has(program: &str) -> bool {
-    let found =
-        Command::new("sh").args(["-c", &format!("command -v {program}")]).stdout(Stdio::null()).status().unwrap();
-    if !found.success() {
-        println!("SKIPPED: {program} is not here");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).any(|directory| directory.join(program).is_file());
+    if !found {
+        skipped(format_args!("{program} is not here"));
     }
-    found.success()
+    found
 }
 
 fn pattern(seed: u64, length: usize) -> Vec<u8> {
@@ -128,9 +118,9 @@ fn pattern(seed: u64, length: usize) -> Vec<u8> {
 
 #[test]
 fn programs_find_a_file_system_as_they_know_it_and_again_after_it_was_unmounted() {
-    let Some(mut served) = Served::new("256MiB") else { return };
-    served.mount();
-    let place = served.place();
+    let Some(mut mounted) = Mounted::new("256MiB") else { return };
+    mounted.mount();
+    let place = mounted.place();
     if has("git") {
         let git = |dir: &Path, arguments: &[&str]| {
             let name = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"];
@@ -162,9 +152,9 @@ fn programs_find_a_file_system_as_they_know_it_and_again_after_it_was_unmounted(
     succeeds(Command::new("cp").arg("--sparse=always").arg(place.join("sparse")).arg(place.join("second")));
     succeeds(Command::new("cmp").arg(place.join("sparse")).arg(place.join("second")));
     drop(sparse);
-    served.unmount();
-    served.fsck();
-    served.mount();
+    mounted.unmount();
+    mounted.fsck();
+    mounted.mount();
     if has("git") {
         succeeds(
             Command::new("git")
@@ -179,34 +169,34 @@ fn programs_find_a_file_system_as_they_know_it_and_again_after_it_was_unmounted(
     }
     succeeds(Command::new("cmp").arg(place.join("sparse")).arg(place.join("second")));
     // SIGTERM is as good as `umount`.
-    let mut mount = served.mount.take().unwrap();
+    let mut mount = mounted.mount.take().unwrap();
     signal(mount.id(), "TERM");
-    assert!(mount.wait().unwrap().success(), "{}", served.text("mount"));
-    served.fsck();
+    assert!(mount.wait().unwrap().success(), "{}", mounted.text("mount"));
+    mounted.fsck();
 }
 
 #[test]
 fn a_device_with_something_else_is_refused_and_in_the_background_the_answer_comes_when_it_is_mounted() {
-    let Some(served) = Served::new("64MiB") else { return };
-    let place = served.place();
+    let Some(mounted) = Mounted::new("64MiB") else { return };
+    let place = mounted.place();
     let mount = |options: &[&str]| {
-        let mut command = osier(served.home.path());
-        command.args(["mount", "d"]).arg(&place).args(options).output().unwrap()
+        let mut command = osier(&mounted.served.home, &["mount", "d", place.to_str().unwrap()]);
+        command.args(options).stdin(Stdio::null()).output().unwrap()
     };
     assert!(mount(&[]).status.success());
     fs::write(place.join("file"), "bytes").unwrap();
     // Two at a time would destroy it.
     assert_eq!(mount(&[]).status.code(), Some(4));
-    assert_eq!(osier(served.home.path()).args(["fsck", "d"]).output().unwrap().status.code(), Some(4));
+    let fsck = osier(&mounted.served.home, &["fsck", "d"]).output().unwrap();
+    assert_eq!(fsck.status.code(), Some(4));
     succeeds(Command::new("umount").arg(&place));
     // The process in the background may still have something to make persistent: that is waited for.
-    served.fsck();
+    mounted.fsck();
     assert!(mount(&[]).status.success());
     assert_eq!(fs::read_to_string(place.join("file")).unwrap(), "bytes");
     succeeds(Command::new("umount").arg(&place));
     // Anything else in the first block is no file system.
-    let socket = served.home.path().join("d/nvme.sock");
-    let mut queue = osier_client::Queue::attach(&socket, 1, 4096).unwrap();
+    let mut queue = mounted.served.queue(1, 4096);
     let slot = queue.take().unwrap();
     queue.buffer(slot).write(0, &[0x55; 4096]);
     queue.submit(slot, &osier_client::Ask::Write { block: 0, blocks: 1, fua: true });
@@ -249,12 +239,12 @@ fn write_and_sync(place: &Path, writer: u64, synced: &Mutex<Vec<(PathBuf, u64, u
 
 #[test]
 fn what_was_synced_is_there_after_the_mounts_process_was_killed_under_load() {
-    let Some(mut served) = Served::new("256MiB") else { return };
-    let (synced, place) = (Mutex::new(Vec::new()), served.place());
+    let Some(mut mounted) = Mounted::new("256MiB") else { return };
+    let (synced, place) = (Mutex::new(Vec::new()), mounted.place());
     for round in 0..4_u64 {
-        served.mount();
+        mounted.mount();
         let is_over = AtomicBool::new(false);
-        let pid = served.mount.as_ref().unwrap().id();
+        let pid = mounted.mount.as_ref().unwrap().id();
         std::thread::scope(|scope| {
             for writer in 0..3 {
                 let (synced, place, is_over) = (&synced, &place, &is_over);
@@ -264,10 +254,10 @@ fn what_was_synced_is_there_after_the_mounts_process_was_killed_under_load() {
             signal(pid, "KILL");
             is_over.store(true, Ordering::Relaxed);
         });
-        served.mount.take().unwrap().wait().unwrap();
+        mounted.mount.take().unwrap().wait().unwrap();
         succeeds(Command::new("umount").arg("-l").arg(&place));
-        served.fsck();
-        served.mount();
+        mounted.fsck();
+        mounted.mount();
         let synced = synced.lock().unwrap();
         assert!(synced.len() as u64 > 3 * round, "round {round}: only {} files", synced.len());
         for (path, seed, length) in synced.iter() {
@@ -279,8 +269,8 @@ fn what_was_synced_is_there_after_the_mounts_process_was_killed_under_load() {
             assert!(bytes == pattern(*seed, *length), "round {round}: {}", path.display());
         }
         drop(synced);
-        served.unmount();
-        served.fsck();
+        mounted.unmount();
+        mounted.fsck();
     }
 }
 
@@ -289,7 +279,7 @@ fn peer(name: &str) -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let output = Command::new(root.join("scripts/file-peers")).output().unwrap();
     if !output.status.success() {
-        println!("SKIPPED: {}", String::from_utf8_lossy(&output.stderr).trim());
+        skipped(String::from_utf8_lossy(&output.stderr).trim_end());
         return None;
     }
     Some(root.join("target/file-peers/bin").join(name))
@@ -298,47 +288,41 @@ fn peer(name: &str) -> Option<PathBuf> {
 #[test]
 fn fsx_finds_every_byte_where_it_put_it() {
     let Some(fsx) = peer("fsx") else { return };
-    let Some(mut served) = Served::new("256MiB") else { return };
-    served.mount();
+    let Some(mut mounted) = Mounted::new("256MiB") else { return };
+    mounted.mount();
     // Every operation that it knows.
     let configuration = "[weights]\nclose_open = 1\ninvalidate = 1\nmapread = 10\nmapwrite = 10\nread = 10\nwrite = 10\n\
                          truncate = 10\nfsync = 1\nfdatasync = 1\nposix_fallocate = 5\npunch_hole = 10\nsendfile = 5\n\
                          posix_fadvise = 1\ncopy_file_range = 5\n";
-    let path = served.home.path().join("fsx.toml");
+    let path = mounted.home().join("fsx.toml");
     fs::write(&path, configuration).unwrap();
     for seed in ["1", "2", "3", "4"] {
-        let file = served.place().join("fsx");
+        let file = mounted.place().join("fsx");
         let mut command = Command::new(&fsx);
         // Its artifacts belong beside the file system, not into it.
-        command
-            .arg("-f")
-            .arg(&path)
-            .arg("-P")
-            .arg(served.home.path())
-            .args(["-N", FSX_OPERATIONS, "-S", seed])
-            .arg(&file);
-        succeeds(command.current_dir(served.home.path()));
+        command.arg("-f").arg(&path).arg("-P").arg(mounted.home()).args(["-N", FSX_OPERATIONS, "-S", seed]).arg(&file);
+        succeeds(command.current_dir(mounted.home()));
     }
-    served.unmount();
-    served.fsck();
+    mounted.unmount();
+    mounted.fsck();
 }
 
 #[test]
 fn pjdfstest_finds_what_posix_says() {
     let Some(pjdfstest) = peer("pjdfstest") else { return };
-    let Some(mut served) = Served::new("256MiB") else { return };
-    served.mount();
+    let Some(mut mounted) = Mounted::new("256MiB") else { return };
+    mounted.mount();
     let configuration = "[features]\nposix_fallocate = {}\nrename_ctime = {}\nutime_now = {}\nutimensat = {}\n\
                          [settings]\nnaptime = 0.01\n[dummy_auth]\nentries = [[\"nobody\", \"nogroup\"], [\"games\", \"games\"]]\n";
-    let path = served.home.path().join("pjdfstest.toml");
+    let path = mounted.home().join("pjdfstest.toml");
     fs::write(&path, configuration).unwrap();
     // Users without privileges have to reach it.
-    succeeds(Command::new("chmod").arg("755").arg(served.home.path()));
-    let output = Command::new(pjdfstest).arg("-c").arg(&path).arg("-p").arg(served.place()).output().unwrap();
+    succeeds(Command::new("chmod").arg("755").arg(mounted.home()));
+    let output = Command::new(pjdfstest).arg("-c").arg(&path).arg("-p").arg(mounted.place()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && said.contains("Summary: 0 failed"), "{said}");
     let passed = said.rsplit_once(" skipped, ").and_then(|(_, rest)| rest.split(' ').next()?.parse().ok());
     assert!(passed.is_some_and(|passed: u32| passed > 350), "{said}");
-    served.unmount();
-    served.fsck();
+    mounted.unmount();
+    mounted.fsck();
 }

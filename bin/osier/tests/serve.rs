@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod common;
 mod served;
 
 use std::io::{Read, Write};
@@ -116,8 +117,7 @@ fn front_ends_come_up_with_the_device_and_come_back_when_they_are_killed() {
 #[test]
 fn a_mount_that_is_killed_is_mounted_again_with_all_that_was_synced() {
     if std::fs::File::open("/dev/fuse").is_err() {
-        // Not by `eprintln`, which a test that passes does not show.
-        let _ = writeln!(std::io::stderr(), "SKIPPED: /dev/fuse cannot be opened here");
+        common::skipped("/dev/fuse cannot be opened here");
         return;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -297,8 +297,7 @@ fn the_page_is_drawn_by_a_real_browser() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
     let got = Command::new("scripts/browser").current_dir(root).output().unwrap();
     if !got.status.success() {
-        // Not by `eprintln`, which a test that passes does not show.
-        let _ = writeln!(std::io::stderr(), "SKIPPED: {}", String::from_utf8_lossy(&got.stderr).trim_end());
+        common::skipped(String::from_utf8_lossy(&got.stderr).trim_end());
         return;
     }
     let browser = String::from_utf8(got.stdout).unwrap();

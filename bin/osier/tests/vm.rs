@@ -1,8 +1,9 @@
 //! `osier vm` as a user meets it: a stock kernel that sees, fills and checks memory in a device's window, what the
 //! device's death does to it, and what is refused.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
+mod common;
 mod guests;
 mod windows;
 
@@ -36,7 +37,7 @@ impl Guest {
         let mut archive = Archive::new(&init);
         for module in modules {
             let Ok(bytes) = fs::read(ready.join("modules").join(module)) else {
-                println!("SKIPPED: this kernel has no {module}");
+                common::skipped(format_args!("this kernel has no {module}"));
                 return None;
             };
             archive.put(&format!("lib/{module}"), PROGRAM, (0, 0), &bytes);

@@ -13,13 +13,15 @@
 pub mod dashboard;
 mod device;
 pub mod fuse;
+mod line;
 mod listen;
 #[cfg(test)]
-#[path = "../tests/nbd/memory.rs"]
+#[path = "../tests/common/memory.rs"]
 mod memory;
 pub mod nbd;
 pub mod nvme_tcp;
 mod sys;
+pub mod tls;
 pub mod vhost_user_blk;
 pub mod volume;
 pub mod window;

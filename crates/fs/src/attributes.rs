@@ -4,6 +4,7 @@ use rustix::io::Errno;
 
 use crate::record::{Inode, S_ISGID, S_ISUID, S_IXGRP, Time, key, key_with};
 use crate::state::State;
+use crate::store::Pair;
 use crate::system::FileSystem;
 
 /// Most bytes of an extended attribute's name.
@@ -60,6 +61,11 @@ impl State {
     /// The file has changed: its capabilities go.
     pub(crate) fn drop_capabilities(&mut self, number: u64) -> Result<(), Errno> {
         self.store.delete(&key_with(b'X', number, CAPABILITIES))
+    }
+
+    /// A file's extended attributes, by their keys in the store.
+    pub(crate) fn attributes_of(&self, number: u64) -> Result<Vec<Pair>, Errno> {
+        self.store.range(&key(b'X', number), &key(b'X', number + 1), usize::MAX)
     }
 }
 
@@ -142,10 +148,14 @@ impl FileSystem {
             match (state.store.get(&key)?.is_some(), presence) {
                 (true, Presence::Absent) => return Err(Errno::EXIST),
                 (false, Presence::Present) => return Err(Errno::NODATA),
-                (false, _) if self.list_bytes(state, number)? + name.len() >= ATTRIBUTE_VALUE_MAX => {
-                    return Err(Errno::NOSPC);
+                (false, _) => {
+                    // Each name has a zero behind it (listxattr(2)).
+                    let listed: usize = state.attributes_of(number)?.iter().map(|(key, _)| key.len() - 9 + 1).sum();
+                    if listed + name.len() >= ATTRIBUTE_VALUE_MAX {
+                        return Err(Errno::NOSPC);
+                    }
                 }
-                _ => {}
+                (true, _) => {}
             }
             state.need_room(name.len() + value.len())?;
             state.store.put(key, value.to_vec())?;
@@ -178,12 +188,6 @@ impl FileSystem {
     pub fn attribute_names(&self, number: u64) -> Result<Vec<Vec<u8>>, Errno> {
         let state = self.state();
         state.inode(number)?;
-        let pairs = state.store.range(&key(b'X', number), &key(b'X', number + 1), usize::MAX)?;
-        Ok(pairs.into_iter().map(|(key, _)| key[9..].to_vec()).collect())
-    }
-
-    fn list_bytes(&self, state: &State, number: u64) -> Result<usize, Errno> {
-        let pairs = state.store.range(&key(b'X', number), &key(b'X', number + 1), usize::MAX)?;
-        Ok(pairs.iter().map(|(key, _)| key.len() - 9 + 1).sum())
+        Ok(state.attributes_of(number)?.into_iter().map(|(key, _)| key[9..].to_vec()).collect())
     }
 }

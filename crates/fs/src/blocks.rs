@@ -30,6 +30,14 @@ pub trait Blocks: Send + Sync {
     fn write_all(&self, ranges: &[(u64, &[u8])]) -> io::Result<()> {
         ranges.iter().try_for_each(|(block, bytes)| self.write(*block, bytes))
     }
+    /// Writes several ranges, in any order, and makes them persistent; what was written before need not become so.
+    ///
+    /// # Errors
+    /// What the device says; some may be persistent then.
+    fn write_durably(&self, ranges: &[(u64, &[u8])]) -> io::Result<()> {
+        self.write_all(ranges)?;
+        self.flush()
+    }
     /// Makes blocks read as zeroes.
     ///
     /// # Errors

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rustix::io::Errno;
 
-use crate::record::{COUNTERS, Counters, Entry, Extent, Inode, S_IFLNK, S_IFMT, kind, last_number};
+use crate::record::{
+    COUNTERS, Counters, Entry, Extent, Inode, LOGGED, S_IFDIR, S_IFLNK, S_IFMT, key, key_with, key2, kind, last_number,
+};
 use crate::space::CHUNK_BLOCKS;
 use crate::state::State;
 use crate::system::{FileSystem, ROOT, STEP};
@@ -92,7 +94,7 @@ impl Check<'_> {
             low = last.clone();
             low.push(0);
             for (key, value) in &pairs {
-                if key[0] != b'B' && key != COUNTERS {
+                if key[0] != b'B' && key != COUNTERS && key != LOGGED {
                     self.live_bytes += (key.len() + value.len()) as u64;
                 }
                 if self.record(key, value).is_err() {
@@ -103,7 +105,7 @@ impl Check<'_> {
     }
 
     fn record(&mut self, key: &[u8], value: &[u8]) -> Result<(), Errno> {
-        if key == COUNTERS {
+        if key == COUNTERS || key == LOGGED {
             return Ok(());
         }
         let number = last_number(key.get(..9).ok_or(Errno::IO)?)?;
@@ -127,7 +129,7 @@ impl Check<'_> {
         let found = self.found(entry.inode);
         found.names += 1;
         found.parents.push(directory);
-        let key = crate::record::key2(b'L', directory, entry.cookie);
+        let key = key2(b'L', directory, entry.cookie);
         if self.state.store.get(&key)? != Some(entry.encode_by_cookie()) {
             self.fault(format!("entry {:?} of directory {directory} is not in its order", entry.name.escape_ascii()));
         }
@@ -135,10 +137,10 @@ impl Check<'_> {
     }
 
     fn entry_by_cookie(&mut self, directory: u64, entry: &Entry) -> Result<(), Errno> {
-        if entry.kind == kind(crate::record::S_IFDIR) {
+        if entry.kind == kind(S_IFDIR) {
             self.found(directory).directories += 1;
         }
-        let key = crate::record::key_with(b'D', directory, &entry.name);
+        let key = key_with(b'D', directory, &entry.name);
         if self.state.store.get(&key)? != Some(entry.encode_by_name()) {
             self.fault(format!("cookie {} of directory {directory} is of no entry", entry.cookie));
         }
@@ -239,7 +241,7 @@ impl Check<'_> {
             }
         }
         for (chunk, bytes) in expected.iter().enumerate() {
-            let there = self.state.store.get(&crate::record::key(b'B', chunk as u64))?;
+            let there = self.state.store.get(&key(b'B', chunk as u64))?;
             let is_same = match there {
                 Some(there) => there == *bytes,
                 None => bytes.iter().all(|byte| *byte == 0),
@@ -260,5 +262,106 @@ impl Check<'_> {
             self.fault(format!("there are {inodes} inodes in {bytes} bytes up to {last}, and counted are {there:?}"));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::attributes::Changes;
+    use crate::blocks::{BLOCK_BYTES, Blocks, MemoryBlocks};
+    use crate::data::WriteEffects;
+    use crate::names::NewNode;
+    use crate::record::{S_IFREG, Time};
+
+    const NOW: Time = Time { seconds: 1, nanoseconds: 0 };
+
+    /// A directory (2) with a file of two blocks (3) in it, a symbolic link (4), and a file without a name (5).
+    fn system() -> (FileSystem, Arc<dyn Blocks>) {
+        let blocks: Arc<dyn Blocks> = Arc::new(MemoryBlocks::new(4096));
+        let system = FileSystem::format(Arc::clone(&blocks), [1; 16], NOW).unwrap();
+        let make = |parent, name: &[u8], mode, target| {
+            system.create(parent, name, &NewNode { mode, uid: 0, gid: 0, rdev: 0, target }, NOW).unwrap().0
+        };
+        assert_eq!(make(ROOT, b"directory", S_IFDIR | 0o755, b""), 2);
+        assert_eq!(make(2, b"file", S_IFREG | 0o644, b""), 3);
+        assert_eq!(make(ROOT, b"link", S_IFLNK | 0o777, b"directory"), 4);
+        assert_eq!(make(ROOT, b"gone", S_IFREG | 0o644, b""), 5);
+        let effects = WriteEffects { now: Some(NOW), is_unprivileged: false };
+        for number in [3, 5] {
+            system.write(number, 0, &[7; 2 * BLOCK_BYTES], effects).unwrap();
+        }
+        system.unlink(ROOT, b"gone", NOW).unwrap();
+        (system, blocks)
+    }
+
+    fn faults(system: &FileSystem) -> Vec<String> {
+        check(system).unwrap().faults
+    }
+
+    type Damage = (&'static str, Vec<u8>, fn(&State) -> Option<Vec<u8>>);
+
+    fn inode(state: &State, number: u64, change: fn(&mut Inode)) -> Option<Vec<u8>> {
+        let mut inode = state.inode(number).unwrap();
+        change(&mut inode);
+        Some(inode.encode())
+    }
+
+    fn damages() -> Vec<Damage> {
+        vec![
+            ("links", key(b'I', 3), |state| inode(state, 3, |inode| inode.nlink = 2)),
+            ("blocks", key(b'I', 3), |state| inode(state, 3, |inode| inode.blocks = 1)),
+            ("a parent", key(b'I', 2), |state| inode(state, 2, |inode| inode.parent = 2)),
+            ("a type", key(b'I', 3), |state| inode(state, 3, |inode| inode.mode = S_IFDIR)),
+            ("a next cookie", key(b'I', 2), |state| inode(state, 2, |inode| inode.cookie = 0)),
+            ("no inode", key(b'I', 3), |_| None),
+            ("half an inode", key(b'I', 3), |_| Some(vec![1; 50])),
+            ("no entry", key_with(b'D', 2, b"file"), |_| None),
+            ("no entry by its cookie", key2(b'L', 2, 3), |_| None),
+            ("no target", key(b'Y', 4), |_| None),
+            ("no word of the nameless", key(b'O', 5), |_| None),
+            ("a word of what has a name", key(b'O', 3), |_| Some(Vec::new())),
+            ("a word of nothing", b"Obad key and more".to_vec(), |_| Some(Vec::new())),
+            ("blocks that do not exist", key2(b'E', 3, 9), |_| {
+                Some(Extent { file_block: 9, block: 1 << 50, blocks: 2, is_written: true }.encode())
+            }),
+            ("blocks of the store", key2(b'E', 3, 0), |_| {
+                Some(Extent { file_block: 0, block: 9, blocks: 2, is_written: true }.encode())
+            }),
+            ("another's blocks", key2(b'E', 3, 0), |state| state.store.get(&key2(b'E', 5, 0)).unwrap()),
+            ("an empty extent", key2(b'E', 3, 9), |_| Some(vec![0; 17])),
+            ("a map without its blocks", key(b'B', 0), |_| Some(vec![0; 512])),
+            ("a key of no kind", b"Q12345678".to_vec(), |_| Some(Vec::new())),
+        ]
+    }
+
+    #[test]
+    fn damage_of_each_kind_is_found_and_neither_a_panic_nor_a_hang() {
+        assert_eq!(faults(&system().0), Vec::<String>::new());
+        for (what, key, change) in damages() {
+            let (system, blocks) = system();
+            system.commit().unwrap();
+            {
+                let mut state = system.state_mut();
+                state.begin();
+                let value = change(&state);
+                state.store.plant(&key, value);
+                state.sequence += 1;
+            }
+            assert!(!faults(&system).is_empty(), "{what} is not found");
+            system.commit().unwrap();
+            drop(system);
+            let Ok(system) = FileSystem::mount(blocks) else { continue };
+            assert!(!faults(&system).is_empty(), "{what} is not found after a mount");
+            // Whatever they answer.
+            let _ = system.set_attributes(3, &Changes { size: Some(0), ..Changes::default() }, NOW);
+            let _ = system.unlink(2, b"file", NOW);
+            let _ = system.rmdir(ROOT, b"directory", NOW);
+            let _ = system.unlink(ROOT, b"link", NOW);
+            let _ = system.commit();
+            let _ = check(&system);
+        }
     }
 }

@@ -95,7 +95,7 @@ impl FileSystem {
         for segment in segments {
             if let Some(block) = segment.written() {
                 let range = part(base, segment.file_block, segment.blocks);
-                self.blocks.read(block, &mut bytes[range]).map_err(device_errno)?;
+                self.behind.read(block, &mut bytes[range]).map_err(device_errno)?;
             }
         }
         bytes.truncate((end - base * BLOCK) as usize);
@@ -157,9 +157,7 @@ impl FileSystem {
                 Some((block, &bytes[part(base, segment.file_block, segment.blocks)]))
             })
             .collect();
-        let result = self.blocks.write_all(&ranges).map_err(device_errno);
-        self.count_write();
-        result
+        self.behind.write_all(&ranges).map_err(device_errno)
     }
 
     fn write_new(&self, number: u64, offset: u64, end: u64, data: &[u8], effects: WriteEffects) -> Result<(), Errno> {
@@ -246,7 +244,7 @@ impl FileSystem {
         let has = |segment: &&Segment| (segment.file_block..segment.file_block + segment.blocks).contains(&block);
         let segment = segments.iter().find(has);
         match segment.and_then(|segment| Some(segment.written()? + (block - segment.file_block))) {
-            Some(place) => self.blocks.read(place, bytes).map_err(device_errno)?,
+            Some(place) => self.behind.read(place, bytes).map_err(device_errno)?,
             None => bytes.fill(0),
         }
         let valid = inode.size.saturating_sub(block * BLOCK).min(BLOCK) as usize;
@@ -270,9 +268,7 @@ impl FileSystem {
         let mut bytes = vec![0; BLOCK_BYTES];
         self.read_valid(inode, &segments, block, &mut bytes)?;
         bytes[(from - block * BLOCK) as usize..(to - block * BLOCK) as usize].fill(0);
-        let result = self.blocks.write(place, &bytes).map_err(device_errno);
-        self.count_write();
-        result
+        self.behind.write_all(&[(place, &bytes)]).map_err(device_errno)
     }
 
     /// Holds blocks for every hole among the segments.
@@ -311,7 +307,7 @@ impl FileSystem {
         self.change(|state| {
             let mut inode = state.file(number)?;
             if size < inode.size {
-                inode.blocks -= state.punch(number, size.div_ceil(BLOCK), u64::MAX)?;
+                inode.blocks = state.punch(number, size.div_ceil(BLOCK), u64::MAX, inode.blocks)?;
             }
             inode.size = size;
             (inode.mtime, inode.ctime) = (now, now);
@@ -359,7 +355,7 @@ impl FileSystem {
             state.need_room(reserved.0.len() * 64)?;
             if inner_from < inner_to {
                 match allocation {
-                    Allocation::Punch => inode.blocks -= state.punch(number, inner_from, inner_to)?,
+                    Allocation::Punch => inode.blocks = state.punch(number, inner_from, inner_to, inode.blocks)?,
                     Allocation::Zero => state.set_written(number, inner_from, inner_to, false)?,
                     Allocation::Reserve => {}
                 }
@@ -394,25 +390,22 @@ impl FileSystem {
         if offset >= size {
             return Err(Errno::NXIO);
         }
-        let (mut at, end) = blocks_of(offset, size);
+        let (from, end) = blocks_of(offset, size);
+        // Behind what was looked at, and behind what is written from `from` on without a hole.
+        let (mut at, mut written_to) = (from, from);
         loop {
             let extents = state.extents(number, at, end, SEARCH)?;
-            let is_all = extents.len() < SEARCH;
-            for extent in extents {
-                if !extent.is_written {
-                    continue;
-                }
+            for extent in extents.iter().filter(|extent| extent.is_written) {
                 match seek {
                     Seek::Data => return Ok(offset.max(extent.file_block * BLOCK)),
-                    Seek::Hole if extent.file_block > at => return Ok(offset.max(at * BLOCK)),
-                    Seek::Hole => at = extent.end(),
+                    Seek::Hole if extent.file_block > written_to => return Ok(offset.max(written_to * BLOCK)),
+                    Seek::Hole => written_to = extent.end(),
                 }
             }
-            match seek {
-                Seek::Data if is_all => return Err(Errno::NXIO),
-                Seek::Hole if is_all => return Ok(offset.max(at * BLOCK).min(size)),
-                Seek::Data => at = state.extents(number, at, end, SEARCH)?.last().map_or(end, Extent::end),
-                Seek::Hole => {}
+            match (extents.last(), seek) {
+                (Some(last), _) if extents.len() == SEARCH => at = last.end(),
+                (_, Seek::Data) => return Err(Errno::NXIO),
+                (_, Seek::Hole) => return Ok(offset.max(written_to * BLOCK).min(size)),
             }
         }
     }

@@ -109,14 +109,20 @@ impl State {
         Ok(cut)
     }
 
-    /// Makes a hole of `from..to`; how many blocks the file had there.
-    pub(crate) fn punch(&mut self, inode: u64, from: u64, to: u64) -> Result<u64, Errno> {
-        let mut freed = 0;
+    /// Makes a hole of `from..to`; how many blocks the file has then, which had so many.
+    pub(crate) fn punch(&mut self, inode: u64, from: u64, to: u64, blocks: u64) -> Result<u64, Errno> {
+        let mut left = blocks;
         for extent in self.cut(inode, from, to)? {
-            self.space.release(Run { block: extent.block, blocks: extent.blocks });
-            freed += extent.blocks;
+            let run = Run { block: extent.block, blocks: extent.blocks };
+            // Of a damaged file system: they are nobody's, or another's who has given them back.
+            if !self.space.is_used(run) {
+                tracing::error!(inode, block = run.block, "a file has blocks that are free; `osier fsck` says more");
+                return Err(Errno::IO);
+            }
+            self.space.release(run);
+            left = left.checked_sub(extent.blocks).ok_or(Errno::IO)?;
         }
-        Ok(freed)
+        Ok(left)
     }
 
     /// Says of `from..to` whether it is written, wherever there are extents.

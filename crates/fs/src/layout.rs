@@ -4,7 +4,8 @@
 //! | --- | --- |
 //! | 0 | the superblock |
 //! | 1 | how many bytes of the store's region are in use |
-//! | 8 to `data_start` | the store's region: a `redb` database |
+//! | 8 to `log_start` | the store's region: a `redb` database |
+//! | `log_start` to `data_start` | the log |
 //! | `data_start` to the end | data of files |
 //!
 //! The superblock is written last when a file system is made, and never again.
@@ -12,6 +13,7 @@
 use std::io;
 
 use crate::blocks::{BLOCK_BYTES, Blocks};
+use crate::log::RECORD_BLOCKS_MAX;
 
 /// Fewest blocks that a file system can be made on: 16 MiB.
 pub const BLOCKS_MIN: u64 = 4096;
@@ -25,6 +27,11 @@ const STORE_DOUBLED_MIN: u32 = 6;
 const STORE_FIRST_BLOCKS: u64 = 17;
 /// Blocks of the region beside those for data: the first page, and what more than one region of the file's adds.
 const STORE_SPARE_BLOCKS: u64 = 16;
+/// The log gets one block in so many, and this many at least and at most.
+const LOG_SHARE: u64 = 64;
+const LOG_BLOCKS_MIN: u64 = 256;
+const LOG_BLOCKS_MAX: u64 = 4096;
+const _: () = assert!(RECORD_BLOCKS_MAX <= LOG_BLOCKS_MIN);
 /// The superblock's place.
 const SUPERBLOCK: u64 = 0;
 /// The place of the store's length.
@@ -33,7 +40,7 @@ pub const STORE_LENGTH: u64 = 1;
 pub const STORE_START: u64 = 8;
 
 const MAGIC: [u8; 8] = *b"OSIERFS\0";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Magic, version, reserved, blocks, store's blocks, identity; the checksum follows.
 const SUPERBLOCK_BYTES: usize = 8 + 4 + 4 + 8 + 8 + 16;
 
@@ -60,10 +67,22 @@ impl Geometry {
         (BLOCKS_MIN..=BLOCKS_MAX).contains(&blocks).then_some(Geometry { blocks, store_blocks, identity })
     }
 
+    /// The log's first block.
+    #[must_use]
+    pub fn log_start(&self) -> u64 {
+        STORE_START + self.store_blocks
+    }
+
+    /// Blocks of the log.
+    #[must_use]
+    pub fn log_blocks(&self) -> u64 {
+        (self.blocks / LOG_SHARE).clamp(LOG_BLOCKS_MIN, LOG_BLOCKS_MAX)
+    }
+
     /// The first block of data.
     #[must_use]
     pub fn data_start(&self) -> u64 {
-        STORE_START + self.store_blocks
+        self.log_start() + self.log_blocks()
     }
 
     /// Bytes of the store's region.

@@ -5,6 +5,7 @@
 //! | key | value |
 //! | --- | --- |
 //! | `S` | [`Counters`] |
+//! | `J` | the sequence number of the last record of the log that the store has |
 //! | `I` inode | [`Inode`] |
 //! | `D` directory, name | cookie, inode, kind: an entry by its name |
 //! | `L` directory, cookie | inode, kind, name: the same entry in the order of reading |
@@ -190,7 +191,8 @@ impl Extent {
         let mut from = Reader(value);
         let (block, blocks, is_written) = (from.u64()?, from.u64()?, from.u8()? != 0);
         from.end()?;
-        Ok(Extent { file_block, block, blocks, is_written })
+        let is_one = blocks > 0 && file_block.checked_add(blocks).is_some() && block.checked_add(blocks).is_some();
+        is_one.then_some(Extent { file_block, block, blocks, is_written }).ok_or(Errno::IO)
     }
 }
 
@@ -201,7 +203,7 @@ pub(crate) struct Counters {
     pub next_inode: u64,
     /// Inodes that there are.
     pub inodes: u64,
-    /// Bytes of all keys and values but this one's and the chunks'.
+    /// Bytes of all keys and values but this one's, the log's and the chunks'.
     pub live_bytes: u64,
 }
 
@@ -220,6 +222,8 @@ impl Counters {
 
 /// The key of [`Counters`].
 pub(crate) const COUNTERS: &[u8] = b"S";
+/// The key of the log's last record.
+pub(crate) const LOGGED: &[u8] = b"J";
 
 /// A key of one number.
 pub(crate) fn key(table: u8, number: u64) -> Vec<u8> {
@@ -311,6 +315,8 @@ mod tests {
         assert_eq!(Entry::decode_by_cookie(3, &entry.encode_by_cookie()), Ok(entry));
         let extent = Extent { file_block: 1, block: 2, blocks: 3, is_written: true };
         assert_eq!(Extent::decode(1, &extent.encode()), Ok(extent));
+        assert_eq!(Extent::decode(u64::MAX - 2, &extent.encode()), Err(Errno::IO));
+        assert_eq!(Extent::decode(1, &Extent { blocks: 0, ..extent }.encode()), Err(Errno::IO));
         assert_eq!(last_number(&key2(b'E', 1, 77)), Ok(77));
     }
 }

@@ -112,6 +112,12 @@ impl Space {
         self.free
     }
 
+    /// Whether all of them exist and belong to files.
+    pub fn is_used(&self, run: Run) -> bool {
+        let end = run.block.saturating_add(run.blocks);
+        run.block >= self.start && end <= self.end && (run.block..end).all(|block| get(&self.used, block))
+    }
+
     /// Whether there are blocks that a commit makes free.
     pub fn has_freed(&self) -> bool {
         !self.freed.is_empty()

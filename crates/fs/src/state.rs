@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use rustix::io::Errno;
 
 use crate::record::{COUNTERS, Counters, Inode, key};
-use crate::space::Space;
+use crate::space::{Run, Space};
 use crate::store::Store;
 
 /// Bytes of metadata that an operation may add beside names and values.
@@ -55,6 +55,13 @@ impl State {
         self.store.roll_back();
         self.space.roll_back();
         (self.next_inode, self.inodes) = self.counts;
+    }
+
+    /// What has changed up to some moment is persistent, and what was freed by then can be given out.
+    pub fn is_durable(&mut self, sequence: u64, freed: &[Run]) {
+        self.space.free_now(freed);
+        self.committed = sequence;
+        self.essential.retain(|_, change| *change > sequence);
     }
 
     /// Puts what the store has to know beside what operations put: counters and bitmaps.

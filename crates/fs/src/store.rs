@@ -3,14 +3,17 @@
 //!
 //! Operations change the uppermost layer in memory. A commit freezes it, gives it to `redb` as one transaction while
 //! operations go on above, and lets go of it when the transaction is persistent. So the store on the device is at each
-//! moment what some operation left, and all operations before it.
+//! moment what some operation left, and all operations before it. Between commits the log is told what has changed in
+//! the uppermost layer since it was last asked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
 use redb::{Database, ReadOnlyTable, ReadableDatabase, TableDefinition};
 use rustix::io::Errno;
+
+use crate::log::PAIR_BYTES;
 
 /// The one table; kinds of records differ by their keys' first byte.
 const TABLE: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("osier");
@@ -21,6 +24,8 @@ type Change = Option<Vec<u8>>;
 pub(crate) type Layer = BTreeMap<Vec<u8>, Change>;
 /// A key and its value.
 pub(crate) type Pair = (Vec<u8>, Vec<u8>);
+/// Keys, and what becomes of them.
+pub(crate) type Pairs = Vec<(Vec<u8>, Change)>;
 
 /// What was committed last.
 pub(crate) type Committed = ReadOnlyTable<&'static [u8], &'static [u8]>;
@@ -29,9 +34,11 @@ pub(crate) type Committed = ReadOnlyTable<&'static [u8], &'static [u8]>;
 pub(crate) struct Store {
     active: Layer,
     active_bytes: usize,
+    /// Keys of the active layer that have changed since they were last logged.
+    unlogged: BTreeSet<Vec<u8>>,
     frozen: Option<Arc<Layer>>,
     committed: Committed,
-    /// Bytes of all keys and values.
+    /// Bytes of all keys and values, as far as what was committed says so: counters may be damaged.
     live_bytes: u64,
     /// What the active layer had before, newest last, and how it was counted.
     undo: Vec<(Vec<u8>, Option<Change>)>,
@@ -44,12 +51,7 @@ pub(crate) fn failed(error: impl std::fmt::Display) -> Errno {
     Errno::IO
 }
 
-/// Makes the table in a new database.
-pub(crate) fn initialize(database: &Database, layer: &Layer) -> Result<Committed, Errno> {
-    apply(database, layer)
-}
-
-/// Commits a layer; what is committed then.
+/// Commits a layer, to a new database too; what is committed then.
 pub(crate) fn apply(database: &Database, layer: &Layer) -> Result<Committed, Errno> {
     let transaction = database.begin_write().map_err(failed)?;
     {
@@ -76,6 +78,7 @@ impl Store {
         Store {
             active: Layer::new(),
             active_bytes: 0,
+            unlogged: BTreeSet::new(),
             frozen: None,
             committed,
             live_bytes,
@@ -106,7 +109,7 @@ impl Store {
 
     pub fn put(&mut self, key: Vec<u8>, value: Vec<u8>) -> Result<(), Errno> {
         let before = self.get(&key)?.map_or(0, |old| key.len() + old.len());
-        self.live_bytes = self.live_bytes + (key.len() + value.len()) as u64 - before as u64;
+        self.live_bytes = (self.live_bytes + (key.len() + value.len()) as u64).saturating_sub(before as u64);
         self.change(key, Some(value));
         Ok(())
     }
@@ -114,7 +117,7 @@ impl Store {
     /// Deletes what may be there.
     pub fn delete(&mut self, key: &[u8]) -> Result<(), Errno> {
         if let Some(old) = self.get(key)? {
-            self.live_bytes -= (key.len() + old.len()) as u64;
+            self.live_bytes = self.live_bytes.saturating_sub((key.len() + old.len()) as u64);
             self.change(key.to_vec(), None);
         }
         Ok(())
@@ -125,8 +128,17 @@ impl Store {
         self.change(key, Some(value));
     }
 
+    /// Puts or deletes what no operation would.
+    #[cfg(test)]
+    pub fn plant(&mut self, key: &[u8], value: Option<Vec<u8>>) {
+        self.change(key.to_vec(), value);
+    }
+
     fn change(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) {
         self.active_bytes += key.len() + value.as_ref().map_or(0, Vec::len);
+        if !self.unlogged.contains(&key) {
+            self.unlogged.insert(key.clone());
+        }
         let before = self.active.insert(key.clone(), value);
         self.undo.push((key, before));
     }
@@ -221,11 +233,27 @@ impl Store {
         Ok(pairs)
     }
 
-    /// Freezes the active layer, if there is one.
+    /// What has changed since it was last logged, if that is at most so many bytes; from here on it is logged.
+    pub fn take_unlogged(&mut self, bytes_max: usize) -> Option<Pairs> {
+        let (mut pairs, mut bytes) = (Pairs::new(), 0);
+        // A key whose only change was taken back is in no layer in memory.
+        for (key, value) in self.unlogged.iter().filter_map(|key| self.active.get_key_value(key)) {
+            bytes += PAIR_BYTES + key.len() + value.as_ref().map_or(0, Vec::len);
+            if bytes > bytes_max {
+                return None;
+            }
+            pairs.push((key.clone(), value.clone()));
+        }
+        self.unlogged.clear();
+        Some(pairs)
+    }
+
+    /// Freezes the active layer; [`Store::thaw`] is told when it is committed.
     pub fn freeze(&mut self) -> Arc<Layer> {
         assert!(self.frozen.is_none(), "one commit at a time");
         self.undo.clear();
         self.active_bytes = 0;
+        self.unlogged.clear();
         let frozen = Arc::new(std::mem::take(&mut self.active));
         self.frozen = Some(Arc::clone(&frozen));
         frozen
@@ -292,9 +320,11 @@ mod tests {
         for first in 1..=40_u64 {
             let mut seed = first;
             let database = database();
-            let mut store = Store::new(initialize(&database, &Layer::new()).unwrap(), 0);
+            let mut store = Store::new(apply(&database, &Layer::new()).unwrap(), 0);
             let mut model = BTreeMap::new();
             let mut frozen: Option<Arc<Layer>> = None;
+            // What somebody has who is told only of what is logged.
+            let mut log = BTreeMap::new();
             for _ in 0..400 {
                 store.begin();
                 let mut changed = model.clone();
@@ -317,8 +347,22 @@ mod tests {
                 match frozen.take() {
                     Some(layer) if draw(&mut seed, 4) == 0 => store.thaw(apply(&database, &layer).unwrap()),
                     Some(layer) => frozen = Some(layer),
-                    None if draw(&mut seed, 8) == 0 => frozen = Some(store.freeze()),
+                    None if draw(&mut seed, 8) == 0 => {
+                        frozen = Some(store.freeze());
+                        log.clone_from(&model);
+                    }
                     None => {}
+                }
+                if draw(&mut seed, 5) == 0
+                    && let Some(pairs) = store.take_unlogged(draw(&mut seed, 200) as usize)
+                {
+                    for (key, value) in pairs {
+                        match value {
+                            Some(value) => drop(log.insert(key, value)),
+                            None => drop(log.remove(&key)),
+                        }
+                    }
+                    assert_eq!(log, model, "seed {first}");
                 }
                 compare(&store, &model, &mut seed);
             }

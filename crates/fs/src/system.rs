@@ -2,16 +2,18 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use redb::Database;
 use rustix::io::Errno;
 
 use crate::backend::Backend;
+use crate::behind::{Behind, ranges_of};
 use crate::blocks::{BLOCK_BYTES, Blocks};
 use crate::layout::{BLOCKS_MAX, BLOCKS_MIN, Content, Geometry, probe};
-use crate::record::{COUNTERS, Counters, Inode, S_IFDIR, Time, key, last_number};
+use crate::log::{self, Log, PAIRS_BYTES_MAX};
+use crate::record::{COUNTERS, Counters, Inode, LOGGED, S_IFDIR, Time, key, last_number};
 use crate::space::{Run, Space};
 use crate::state::State;
 use crate::store::{self, Layer, Store};
@@ -23,6 +25,10 @@ const ACTIVE_BYTES_MAX: usize = 16 << 20;
 /// The store's region holds so many times the bytes of its keys and values: pages are not full, and a transaction
 /// writes new ones before it frees the old.
 const STORE_FACTOR: u64 = 6;
+/// Inodes that there can ever have been: at a million a second none is reached.
+const INODES_MAX: u64 = 1 << 62;
+/// Records of the log that there can ever have been.
+const RECORDS_MAX: u64 = 1 << 62;
 /// Locks of files' contents.
 const STRIPES: usize = 256;
 /// Pairs read in one step of a walk.
@@ -66,21 +72,21 @@ pub struct Totals {
 /// A mounted file system. Every method may be called from any thread.
 ///
 /// What an operation changed is seen by all later ones at once; it is persistent after [`FileSystem::sync`] or
-/// [`FileSystem::commit`]. After a crash the file system is what it was after some operation, and never earlier than
-/// what was persistent; the bytes of files that were overwritten in place may be newer.
+/// [`FileSystem::commit`], in the log or in the store. After a crash the file system is what it was after some
+/// operation, and never earlier than what was persistent; the bytes of files that were overwritten in place may be
+/// newer.
 pub struct FileSystem {
-    pub(crate) blocks: Arc<dyn Blocks>,
+    blocks: Arc<dyn Blocks>,
+    /// The same, for data.
+    pub(crate) behind: Behind,
     geometry: Geometry,
     state: RwLock<State>,
     /// How often each inode was given to somebody who has not forgotten it.
     pub(crate) held: Mutex<HashMap<u64, u64>>,
     /// Held shared while a file's bytes are read or overwritten, alone while its blocks change. Taken before the state.
     stripes: Box<[RwLock<()>]>,
-    /// Held by whoever commits.
-    database: Mutex<Database>,
-    /// Writes of data that have ended, and those that a flush has covered.
-    written: AtomicU64,
-    flushed: AtomicU64,
+    /// Held by whoever makes something persistent.
+    durable: Mutex<Durable>,
     /// A commit has failed: nothing changes any more.
     has_failed: AtomicBool,
 }
@@ -89,6 +95,12 @@ impl std::fmt::Debug for FileSystem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("FileSystem").field("geometry", &self.geometry).finish_non_exhaustive()
     }
+}
+
+/// Where changes become persistent.
+struct Durable {
+    database: Database,
+    log: Log,
 }
 
 fn builder() -> redb::Builder {
@@ -135,9 +147,10 @@ impl FileSystem {
         let live_bytes = (pair.0.len() + pair.1.len()) as u64;
         let counters = Counters { next_inode: ROOT + 1, inodes: 1, live_bytes };
         let layer: Layer = [(pair.0, Some(pair.1)), (COUNTERS.to_vec(), Some(counters.encode()))].into_iter().collect();
-        store::initialize(&database, &layer).map_err(unusable)?;
+        let layer: Layer = layer.into_iter().chain([logged(0)]).collect();
+        store::apply(&database, &layer).map_err(unusable)?;
         geometry.write(&*blocks).map_err(device("write the superblock"))?;
-        FileSystem::start(blocks, geometry, database)
+        FileSystem::start(blocks, Durable { database, log: Log::new(geometry, 0) })
     }
 
     /// Mounts the file system that the blocks hold.
@@ -152,14 +165,17 @@ impl FileSystem {
         };
         let backend = Backend::open(Arc::clone(&blocks), &geometry).map_err(device("open the store"))?;
         let database = builder().create_with_backend(backend).map_err(unusable)?;
-        FileSystem::start(blocks, geometry, database)
+        let log = replay(&*blocks, &geometry, &database)?;
+        FileSystem::start(blocks, Durable { database, log })
     }
 
-    fn start(blocks: Arc<dyn Blocks>, geometry: Geometry, database: Database) -> Result<FileSystem, MountError> {
-        let committed = store::committed(&database).map_err(unusable)?;
+    fn start(blocks: Arc<dyn Blocks>, durable: Durable) -> Result<FileSystem, MountError> {
+        let (database, geometry) = (&durable.database, *durable.log.geometry());
+        let committed = store::committed(database).map_err(unusable)?;
         let probe = Store::new(committed, 0);
         let counters = probe.get(COUNTERS).map_err(unusable)?.ok_or_else(|| unusable("it has no counters"))?;
-        let counters = Counters::decode(&counters).map_err(|_| unusable("its counters are damaged"))?;
+        let counters = Counters::decode(&counters).ok().filter(|counters| counters.next_inode < INODES_MAX);
+        let counters = counters.ok_or_else(|| unusable("its counters are damaged"))?;
         let mut space = Space::new(geometry.data_start(), geometry.blocks);
         for (key, value) in probe.range(b"B", b"C", usize::MAX).map_err(unusable)? {
             let chunk = last_number(&key).unwrap_or(u64::MAX);
@@ -167,7 +183,7 @@ impl FileSystem {
                 return Err(unusable("its map of free blocks is damaged"));
             }
         }
-        let committed = store::committed(&database).map_err(unusable)?;
+        let committed = store::committed(database).map_err(unusable)?;
         let state = State::new(
             Store::new(committed, counters.live_bytes),
             space,
@@ -175,14 +191,13 @@ impl FileSystem {
             geometry.store_bytes() / STORE_FACTOR,
         );
         let system = FileSystem {
+            behind: Behind::new(Arc::clone(&blocks)),
             blocks,
             geometry,
             state: RwLock::new(state),
             held: Mutex::default(),
             stripes: (0..STRIPES).map(|_| RwLock::new(())).collect(),
-            database: Mutex::new(database),
-            written: AtomicU64::new(0),
-            flushed: AtomicU64::new(0),
+            durable: Mutex::new(durable),
             has_failed: AtomicBool::new(false),
         };
         system.reap_all().map_err(unusable)?;
@@ -229,9 +244,7 @@ impl FileSystem {
 
     /// Does something to the state, wholly or not at all.
     pub(crate) fn change<T>(&self, work: impl FnOnce(&mut State) -> Result<T, Errno>) -> Result<T, Errno> {
-        if self.has_failed.load(Ordering::Acquire) {
-            return Err(Errno::IO);
-        }
+        self.refuse_after_failure()?;
         let mut state = self.state_mut();
         state.begin();
         let result = work(&mut state);
@@ -243,23 +256,9 @@ impl FileSystem {
         let is_much = state.store.active_bytes() > ACTIVE_BYTES_MAX;
         drop(state);
         if is_much && result.is_ok() {
-            self.commit()?;
+            self.checkpoint()?;
         }
         result
-    }
-
-    /// Some bytes of a file have been given to the device.
-    pub(crate) fn count_write(&self) {
-        self.written.fetch_add(1, Ordering::AcqRel);
-    }
-
-    fn flush_data(&self) -> Result<(), Errno> {
-        let written = self.written.load(Ordering::Acquire);
-        if self.flushed.load(Ordering::Acquire) < written {
-            self.blocks.flush().map_err(device_errno)?;
-            self.flushed.fetch_max(written, Ordering::AcqRel);
-        }
-        Ok(())
     }
 
     /// Makes persistent whatever was done before.
@@ -268,7 +267,7 @@ impl FileSystem {
     /// `EIO` when the device fails; nothing can be changed any more then.
     pub fn commit(&self) -> Result<(), Errno> {
         let target = self.state().sequence;
-        self.commit_to(target)
+        self.make_durable(target)
     }
 
     /// Makes a file's bytes persistent, and what is needed to find them; of its times only when `is_all`.
@@ -280,45 +279,104 @@ impl FileSystem {
             let state = self.state();
             if is_all { state.sequence } else { state.essential.get(&inode).copied().unwrap_or(0) }
         };
-        self.commit_to(target)
+        self.make_durable(target)
+    }
+
+    /// Makes persistent whatever was done before, in the store, so that nothing of it is left in the log.
+    ///
+    /// # Errors
+    /// As [`FileSystem::commit`].
+    pub fn checkpoint(&self) -> Result<(), Errno> {
+        let mut durable = self.durable();
+        self.transact(&mut durable)
     }
 
     /// Whether there is something that a commit would make persistent.
     #[must_use]
     pub fn is_dirty(&self) -> bool {
         let state = self.state();
-        state.sequence > state.committed || self.flushed.load(Ordering::Acquire) < self.written.load(Ordering::Acquire)
+        state.sequence > state.committed || !self.behind.is_durable(self.behind.stamp())
     }
 
-    fn commit_to(&self, target: u64) -> Result<(), Errno> {
-        if self.state().committed >= target {
-            return self.flush_data();
+    fn durable(&self) -> MutexGuard<'_, Durable> {
+        self.durable.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn make_durable(&self, target: u64) -> Result<(), Errno> {
+        let stamp = self.behind.stamp();
+        let is_done = || self.state().committed >= target && self.behind.is_durable(stamp);
+        if is_done() {
+            return Ok(());
         }
-        let database = self.database.lock().unwrap_or_else(PoisonError::into_inner);
-        // Who held the lock may have committed this change, too.
-        if self.state().committed >= target {
-            return self.flush_data();
+        let mut durable = self.durable();
+        // Who held the lock may have made this persistent, too.
+        if is_done() {
+            return Ok(());
         }
-        if self.has_failed.load(Ordering::Acquire) {
-            return Err(Errno::IO);
+        if self.state().committed >= target && !durable.log.holds_data() {
+            return self.behind.sync().map_err(device_errno);
         }
+        self.log(&mut durable)
+    }
+
+    /// Makes everything persistent by a record of the log, or by a transaction when that is too much for one.
+    fn log(&self, durable: &mut Durable) -> Result<(), Errno> {
+        self.refuse_after_failure()?;
+        if !durable.log.has_room() {
+            return self.transact(durable);
+        }
+        let changed = {
+            let mut state = self.state_mut();
+            state.put_totals();
+            state.store.take_unlogged(PAIRS_BYTES_MAX).map(|pairs| (pairs, state.space.take_freed(), state.sequence))
+        };
+        let Some((pairs, freed, sequence)) = changed else { return self.transact(durable) };
+        // Looked at after what shows them: they are all there.
+        let stamp = self.behind.stamp();
+        let data = self.behind.dirty();
+        let (place, record) = durable.log.record(&pairs, &data);
+        let mut ranges = ranges_of(&data);
+        ranges.push((place, &record));
+        let done = self.behind.flush().and_then(|()| self.blocks.write_durably(&ranges)).map_err(device_errno);
+        self.note_failure(done)?;
+        durable.log.advance(&record, &data);
+        self.behind.clean(&data);
+        self.behind.set_durable(stamp);
+        self.discard(&freed);
+        self.state_mut().is_durable(sequence, &freed);
+        Ok(())
+    }
+
+    /// Makes everything persistent by a transaction of the store.
+    fn transact(&self, durable: &mut Durable) -> Result<(), Errno> {
+        self.refuse_after_failure()?;
         let (layer, freed, sequence) = {
             let mut state = self.state_mut();
             state.put_totals();
+            let (key, value) = logged(durable.log.sequence());
+            state.store.put_uncounted(key, value.unwrap_or_default());
             (state.store.freeze(), state.space.take_freed(), state.sequence)
         };
-        let done = self.flush_data().and_then(|()| store::apply(&database, &layer));
-        let committed = done.inspect_err(|_| {
-            tracing::error!("a commit failed: the file system takes no more changes; mount it again");
-            self.has_failed.store(true, Ordering::Release);
-        })?;
+        let done = self.behind.sync().map_err(device_errno).and_then(|()| store::apply(&durable.database, &layer));
+        let committed = self.note_failure(done)?;
+        durable.log.restart();
         self.discard(&freed);
         let mut state = self.state_mut();
         state.store.thaw(committed);
-        state.space.free_now(&freed);
-        state.committed = sequence;
-        state.essential.retain(|_, change| *change > sequence);
+        state.is_durable(sequence, &freed);
         Ok(())
+    }
+
+    fn refuse_after_failure(&self) -> Result<(), Errno> {
+        if self.has_failed.load(Ordering::Acquire) { Err(Errno::IO) } else { Ok(()) }
+    }
+
+    /// What could not be made persistent is in no layer any more that a later commit would look at.
+    fn note_failure<T>(&self, done: Result<T, Errno>) -> Result<T, Errno> {
+        done.inspect_err(|_| {
+            tracing::error!("a commit failed: the file system takes no more changes; mount it again");
+            self.has_failed.store(true, Ordering::Release);
+        })
     }
 
     /// Tells the device what no file has any more, before anybody else gets it.
@@ -333,13 +391,36 @@ impl FileSystem {
             }
         }
         for run in whole {
+            self.behind.forget(run);
             // Only a hint: the blocks are free whatever the device makes of it.
             if let Err(error) = self.blocks.deallocate(run.block, run.blocks) {
                 tracing::warn!(%error, "the device does not take back blocks that are free");
-                return;
             }
         }
     }
+}
+
+/// What says which record of the log is the last that the store has.
+fn logged(sequence: u64) -> (Vec<u8>, Option<Vec<u8>>) {
+    (LOGGED.to_vec(), Some(sequence.to_le_bytes().to_vec()))
+}
+
+/// Gives the store what the log has beyond it; the log, empty.
+fn replay(blocks: &dyn Blocks, geometry: &Geometry, database: &Database) -> Result<Log, MountError> {
+    let found = store::committed(database).and_then(|table| Store::new(table, 0).get(LOGGED)).map_err(unusable)?;
+    let last = found.and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
+    let last = last.filter(|last| *last < RECORDS_MAX).ok_or_else(|| unusable("its place in the log is damaged"))?;
+    let mut replay = log::replay(blocks, geometry, last).map_err(device("read the log"))?;
+    if replay.records > 0 {
+        let data: Vec<(u64, &[u8])> = replay.data.iter().map(|(block, bytes)| (*block, &bytes[..])).collect();
+        blocks.write_durably(&data).map_err(device("put the log's data to their places"))?;
+        tracing::info!(records = replay.records, "the log had what the store had not");
+    }
+    // One number is left out: what is there of a record that was cut short never becomes whole.
+    let sequence = last + replay.records + 1;
+    replay.layer.extend([logged(sequence)]);
+    store::apply(database, &replay.layer).map_err(unusable)?;
+    Ok(Log::new(*geometry, sequence))
 }
 
 /// What the device says of data as the caller hears it.

@@ -5,26 +5,27 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use osier_front::fuse::{DeviceDisk, Mount, MountConfig, take_out};
-use osier_fs::{Blocks, Content, FileSystem, MountError, Time, check, is_blank, probe};
+use osier_front::fuse::{DeviceDisk, Mount, MountConfig, now, take_out};
+use osier_fs::{Blocks, Content, FileSystem, MountError, check, is_blank, probe};
 use osier_runtime::clients;
 
 use super::{Context, fronts};
 use crate::exit::{Exit, Failure};
 use crate::output::{print_json, tell};
 
-/// Between two looks whether it is to stop.
+/// Between two looks at the lock, and at what the process in the background says.
 const LOOK: Duration = Duration::from_millis(50);
 /// A process whose file system has just been unmounted has the last changes to make persistent.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 /// What the process in the background says when the file system is there.
 const READY: &str = "osier: mounted";
-/// Threads that answer the kernel when nobody says how many: most that are of use to one device.
-const THREADS_MAX: usize = 8;
+/// Threads that answer the kernel when nobody says how many. Each waits for the device most of the time, so fewer would
+/// keep requests from it, and syncs from sharing a record.
+const THREADS: std::ops::RangeInclusive<usize> = 8..=16;
 
 /// Mount a running device as a file system
 ///
@@ -42,7 +43,7 @@ pub struct MountArgs {
     /// Stay in the foreground until it is unmounted
     #[arg(long)]
     pub foreground: bool,
-    /// Threads that answer the kernel [default: two for each processor, 8 at most]
+    /// Threads that answer the kernel [default: four for each processor, 8 to 16]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=32))]
     pub threads: Option<u16>,
     /// Make changes persistent after so many seconds when no program asks for it sooner
@@ -101,9 +102,7 @@ pub fn run(args: &MountArgs, context: &Context) -> Result<Exit> {
         Failure::new(Exit::Failure, text)
     })?;
     tell!("{READY} {} at {}", args.device, args.dir.display());
-    while !stop.is_set() && !mount.has_ended() {
-        std::thread::sleep(LOOK);
-    }
+    fronts::await_stop_or(&stop, || mount.has_ended());
     mount.end(|| {
         let dir = args.dir.display();
         tell!("osier: {dir} is in use: it is out of the tree, and ends when the last file is closed");
@@ -112,7 +111,8 @@ pub fn run(args: &MountArgs, context: &Context) -> Result<Exit> {
 }
 
 fn default_threads() -> usize {
-    std::thread::available_parallelism().map_or(2, |count| (2 * count.get()).min(THREADS_MAX))
+    let (least, most) = THREADS.into_inner();
+    std::thread::available_parallelism().map_or(least, |count| (4 * count.get()).clamp(least, most))
 }
 
 /// Makes sure that nobody else has the device's file system as long as the file is open: two at once would destroy it.
@@ -173,11 +173,6 @@ fn in_background(image: &Path) -> Result<Exit> {
             None => std::thread::sleep(LOOK),
         }
     }
-}
-
-fn now() -> Time {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Time { seconds: since.as_secs().cast_signed(), nanoseconds: since.subsec_nanos() }
 }
 
 /// The file system that the device holds, or a new one if it holds nothing or that is asked for.

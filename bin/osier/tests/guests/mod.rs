@@ -6,12 +6,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::common::skipped;
+
 /// The directory with a kernel and its modules, unless there is none.
 pub fn ready() -> Option<PathBuf> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/vm-guest");
     let got = Command::new(script).output().unwrap();
     if !got.status.success() {
-        println!("SKIPPED: no guest can be booted: {}", String::from_utf8_lossy(&got.stderr).trim_end());
+        skipped(format_args!("no guest can be booted: {}", String::from_utf8_lossy(&got.stderr).trim_end()));
         return None;
     }
     Some(PathBuf::from(String::from_utf8(got.stdout).unwrap().trim_end()))

@@ -11,6 +11,8 @@ use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
+use crate::common::skipped;
+
 use serde_json::Value;
 
 /// Nothing here takes that long; what does hangs.
@@ -129,7 +131,7 @@ impl Nobody<'_> {
         let setting = fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").unwrap_or_default();
         let is_root = fs::File::open("/proc/1/environ").is_ok();
         if setting.trim() != "0" || !is_root {
-            println!("SKIPPED: it needs root, and a system that gives others no userfaultfd");
+            skipped("it needs root, and a system that gives others no userfaultfd");
             return None;
         }
         let all = || fs::Permissions::from_mode(0o777);
@@ -198,7 +200,7 @@ pub fn may_handle_faults() -> bool {
     let setting = fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").unwrap_or_default();
     let may = setting.trim() == "1" || fs::File::options().read(true).write(true).open("/dev/userfaultfd").is_ok();
     if !may {
-        println!("SKIPPED: this user may not use userfaultfd");
+        skipped("this user may not use userfaultfd");
     }
     may
 }
@@ -207,7 +209,7 @@ pub fn may_handle_faults() -> bool {
 pub fn installed(name: &str) -> Option<String> {
     let path = Path::new("/usr/bin").join(name);
     if !path.exists() {
-        println!("SKIPPED: {name} is not installed");
+        skipped(format_args!("{name} is not installed"));
         return None;
     }
     Some(path.to_str().unwrap().to_owned())

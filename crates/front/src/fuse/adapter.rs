@@ -62,7 +62,8 @@ impl Search {
 }
 
 /// The time, for what happens now.
-pub(super) fn now() -> Time {
+#[must_use]
+pub fn now() -> Time {
     time_of(SystemTime::now())
 }
 
@@ -165,6 +166,20 @@ fn answer_entry(reply: ReplyEntry, result: Result<(u64, Inode), osier_fs::Errno>
     }
 }
 
+fn answer_data(reply: ReplyData, result: Result<Vec<u8>, osier_fs::Errno>) {
+    match result {
+        Ok(bytes) => reply.data(&bytes),
+        Err(refused) => reply.error(error(refused)),
+    }
+}
+
+fn answer_attributes(reply: ReplyAttr, INodeNo(number): INodeNo, result: Result<Inode, osier_fs::Errno>) {
+    match result {
+        Ok(inode) => reply.attr(&KEEP, &attributes(number, &inode)),
+        Err(refused) => reply.error(error(refused)),
+    }
+}
+
 /// A value, or its length if that is what is asked for.
 fn answer_value(reply: ReplyXattr, size: u32, result: Result<Vec<u8>, osier_fs::Errno>) {
     match result {
@@ -181,9 +196,15 @@ fn is_kept(name: &OsStr) -> bool {
 }
 
 impl Adapter {
-    fn make(&self, request: &Request, parent: INodeNo, name: &OsStr, node: NewNode<'_>, reply: ReplyEntry) {
+    fn make(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        node: NewNode<'_>,
+    ) -> Result<(u64, Inode), osier_fs::Errno> {
         let node = NewNode { uid: request.uid(), gid: request.gid(), ..node };
-        answer_entry(reply, self.system.create(parent.0, name.as_bytes(), &node, now()));
+        self.system.create(parent.0, name.as_bytes(), &node, now())
     }
 }
 
@@ -226,10 +247,7 @@ impl Filesystem for Adapter {
     }
 
     fn getattr(&self, _request: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        match self.system.attributes(ino.0) {
-            Ok(inode) => reply.attr(&KEEP, &attributes(ino.0, &inode)),
-            Err(refused) => reply.error(error(refused)),
-        }
+        answer_attributes(reply, ino, self.system.attributes(ino.0));
     }
 
     fn setattr(
@@ -261,17 +279,11 @@ impl Filesystem for Adapter {
             ctime: ctime.map(time_of),
             is_unprivileged: request.uid() != 0,
         };
-        match self.system.set_attributes(ino.0, &changes, now) {
-            Ok(inode) => reply.attr(&KEEP, &attributes(ino.0, &inode)),
-            Err(refused) => reply.error(error(refused)),
-        }
+        answer_attributes(reply, ino, self.system.set_attributes(ino.0, &changes, now));
     }
 
     fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
-        match self.system.target(ino.0) {
-            Ok(target) => reply.data(&target),
-            Err(refused) => reply.error(error(refused)),
-        }
+        answer_data(reply, self.system.target(ino.0));
     }
 
     fn mknod(
@@ -284,16 +296,17 @@ impl Filesystem for Adapter {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        self.make(request, parent, name, NewNode { rdev, ..node(mode) }, reply);
+        answer_entry(reply, self.make(request, parent, name, NewNode { rdev, ..node(mode) }));
     }
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
-        self.make(request, parent, name, node(mode & !S_IFMT | S_IFDIR), reply);
+        answer_entry(reply, self.make(request, parent, name, node(mode & !S_IFMT | S_IFDIR)));
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, link_name: &OsStr, target: &Path, reply: ReplyEntry) {
         let target = target.as_os_str().as_bytes();
-        self.make(request, parent, link_name, NewNode { target, ..node(S_IFLNK | 0o777) }, reply);
+        let node = NewNode { target, ..node(S_IFLNK | 0o777) };
+        answer_entry(reply, self.make(request, parent, link_name, node));
     }
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -344,10 +357,7 @@ impl Filesystem for Adapter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        match self.system.read(ino.0, offset, size as usize) {
-            Ok(bytes) => reply.data(&bytes),
-            Err(refused) => reply.error(error(refused)),
-        }
+        answer_data(reply, self.system.read(ino.0, offset, size as usize));
     }
 
     fn write(
@@ -388,22 +398,13 @@ impl Filesystem for Adapter {
     }
 
     fn readdir(&self, _request: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let mut after = offset;
-        loop {
-            let entries = match self.system.entries(ino.0, after, ENTRIES) {
-                Ok(entries) => entries,
-                Err(refused) => return reply.error(error(refused)),
-            };
-            for entry in &entries {
-                let kind = file_type(u32::from(entry.kind) << 12);
-                if reply.add(INodeNo(entry.inode), entry.cookie, kind, OsStr::from_bytes(&entry.name)) {
-                    return reply.ok();
-                }
-                after = entry.cookie;
-            }
-            if entries.len() < ENTRIES {
-                return reply.ok();
-            }
+        let added = self.add_entries(ino.0, offset, |entry| {
+            let kind = file_type(u32::from(entry.kind) << 12);
+            Ok(!reply.add(INodeNo(entry.inode), entry.cookie, kind, OsStr::from_bytes(&entry.name)))
+        });
+        match added {
+            Ok(()) => reply.ok(),
+            Err(refused) => reply.error(error(refused)),
         }
     }
 
@@ -415,22 +416,9 @@ impl Filesystem for Adapter {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let mut after = offset;
-        loop {
-            let entries = match self.system.entries(ino.0, after, ENTRIES) {
-                Ok(entries) => entries,
-                Err(refused) => return reply.error(error(refused)),
-            };
-            for entry in &entries {
-                match self.add_with_attributes(ino.0, entry, &mut reply) {
-                    Ok(true) => after = entry.cookie,
-                    Ok(false) => return reply.ok(),
-                    Err(refused) => return reply.error(error(refused)),
-                }
-            }
-            if entries.len() < ENTRIES {
-                return reply.ok();
-            }
+        match self.add_entries(ino.0, offset, |entry| self.add_with_attributes(ino.0, entry, &mut reply)) {
+            Ok(()) => reply.ok(),
+            Err(refused) => reply.error(error(refused)),
         }
     }
 
@@ -493,8 +481,7 @@ impl Filesystem for Adapter {
         _flags: i32,
         reply: ReplyCreate,
     ) {
-        let node = NewNode { uid: request.uid(), gid: request.gid(), ..node(mode) };
-        match self.system.create(parent.0, name.as_bytes(), &node, now()) {
+        match self.make(request, parent, name, node(mode)) {
             Ok((number, inode)) => {
                 let attributes = attributes(number, &inode);
                 reply.created(&KEEP, &attributes, Generation(0), FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
@@ -537,6 +524,27 @@ impl Filesystem for Adapter {
 }
 
 impl Adapter {
+    /// Adds a directory's entries behind a cookie, until there are no more, or no room for the next.
+    fn add_entries(
+        &self,
+        directory: u64,
+        mut after: u64,
+        mut add: impl FnMut(&Entry) -> Result<bool, osier_fs::Errno>,
+    ) -> Result<(), osier_fs::Errno> {
+        loop {
+            let entries = self.system.entries(directory, after, ENTRIES)?;
+            for entry in &entries {
+                if !add(entry)? {
+                    return Ok(());
+                }
+                after = entry.cookie;
+            }
+            if entries.len() < ENTRIES {
+                return Ok(());
+            }
+        }
+    }
+
     /// Adds an entry that the kernel then holds; false when there is no room for it.
     fn add_with_attributes(
         &self,

@@ -34,11 +34,6 @@ pub struct DeviceDisk {
     info: NamespaceInfo,
 }
 
-/// A place of the queue, and what is read into when it ends.
-struct Pending<'a> {
-    into: Option<&'a mut [u8]>,
-}
-
 impl DeviceDisk {
     /// The device that is served at a socket, by so many queues.
     ///
@@ -81,7 +76,8 @@ impl DeviceDisk {
     fn run<'a>(&self, asks: &mut dyn Iterator<Item = Request<'a>>) -> io::Result<()> {
         let mut lane = self.lane();
         let queue = lane.as_mut().ok_or_else(gone)?;
-        let mut pending: [Option<Pending<'a>>; DEPTH as usize] = [const { None }; DEPTH as usize];
+        // What is read into when a place's command ends.
+        let mut into: [Option<&'a mut [u8]>; DEPTH as usize] = [const { None }; DEPTH as usize];
         let (mut outcome, mut count, mut is_all) = (Ok(()), 0, false);
         loop {
             while !is_all && let Some(slot) = queue.take() {
@@ -94,7 +90,7 @@ impl DeviceDisk {
                     queue.buffer(slot).write(0, from);
                 }
                 queue.submit(slot, &request.ask);
-                pending[slot.index()] = Some(Pending { into: request.into });
+                into[slot.index()] = request.into;
                 count += 1;
             }
             if count == 0 {
@@ -107,8 +103,7 @@ impl DeviceDisk {
             };
             let mut next = Some(ended);
             while let Some((slot, status)) = next {
-                let done = pending[slot.index()].take().and_then(|pending| pending.into);
-                finish(queue, slot, status, done, &mut outcome);
+                finish(queue, slot, status, into[slot.index()].take(), &mut outcome);
                 count -= 1;
                 next = queue.reap();
             }
@@ -212,6 +207,10 @@ impl Blocks for DeviceDisk {
     }
 
     fn flush(&self) -> io::Result<()> {
+        // Without a volatile cache what has ended is persistent (NVM Express Base, Identify Controller, VWC).
+        if !self.info.has_volatile_cache {
+            return Ok(());
+        }
         self.run(&mut std::iter::once(command(Ask::Flush)))
     }
 }

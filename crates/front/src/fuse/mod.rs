@@ -14,5 +14,6 @@ mod adapter;
 mod disk;
 mod mount;
 
+pub use adapter::now;
 pub use disk::{DeviceDisk, DiskError};
 pub use mount::{Mount, MountConfig, take_out};

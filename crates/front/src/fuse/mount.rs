@@ -98,7 +98,8 @@ impl Mount {
             }
         }
         self.stop_committer();
-        self.system.commit()?;
+        // The next mount has nothing to do then.
+        self.system.checkpoint()?;
         Ok(())
     }
 

@@ -12,7 +12,7 @@ use vhost::vhost_user::{BackendReqHandler, Error};
 use super::backend::Backend;
 use super::config::Shape;
 use super::ring::End;
-use crate::listen::{ListenError, Listening, Places, Service, Visitor};
+use crate::listen::{ListenError, Listening, Places, Remote, Service, Visitor};
 use crate::volume::Export;
 
 /// Virtqueues of a disk.
@@ -69,7 +69,8 @@ impl Server {
         let volume = export.open().map_err(|why| ServeError::Disk(export.name().to_owned(), why))?;
         let shape = Arc::new(Shape::of(&*volume, export.name(), config.queues));
         drop(volume);
-        let places = Places { unix: Some(config.socket), clients_max: WAITING_MAX, ..Places::default() };
+        // No other machine reaches a socket.
+        let places = Places { tcp: None, unix: Some(config.socket), remote: Remote::Allowed, clients_max: WAITING_MAX };
         Ok(Server(Listening::start(Disk { export, shape, served: Mutex::new(None) }, places)?))
     }
 

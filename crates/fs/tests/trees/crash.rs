@@ -3,19 +3,20 @@
 //! A recorder keeps every block that is written, and every flush. A cut keeps all that was written before the last
 //! flush that had ended, and of what came later any choice, in any order, block by block. After each cut the file
 //! system must mount, be in order, be what it was after some operation, and that no earlier than the last one that was
-//! committed; and every block of a file must hold what some operation since then had written there.
+//! made persistent, in the log or in the store; and every block of a file must hold what some operation since then had
+//! written there.
 
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use osier_fs::{Blocks, FileSystem, MemoryBlocks, check};
+use osier_fs::{Blocks, FileSystem, MemoryBlocks, NewNode, ROOT, S_IFREG, WriteEffects, check};
 
 use crate::model::{BLOCK, Model};
 use crate::operations::{Pair, read_all};
-use crate::{BLOCKS, Random};
+use crate::{BLOCKS, Random, time};
 
 /// Cuts of one history, about.
-const CUTS_OF_A_HISTORY: usize = 500;
+const CUTS_OF_A_HISTORY: usize = 300;
 
 /// What was asked of the blocks.
 enum Event {
@@ -72,11 +73,14 @@ impl Blocks for Recorder {
     }
 }
 
-/// The model after an operation, how many events there were by then, and whether all of it was committed.
+/// The model after an operation, how many events there were by then, and what of it was persistent.
 struct Moment {
     model: Model,
     events: usize,
+    /// All of it.
     is_committed: bool,
+    /// The bytes of this file, at least.
+    synced: Option<u64>,
 }
 
 /// What is metadata: bytes that are overwritten in place may be newer than they.
@@ -100,14 +104,22 @@ fn history(seed: u64, steps: usize) -> (Vec<Event>, Vec<Moment>, usize) {
     let recorder = Arc::new(Recorder { inner: MemoryBlocks::new(BLOCKS), events: Mutex::default() });
     let mut pair = Pair::new(Arc::clone(&recorder) as Arc<dyn Blocks>, seed);
     let start = recorder.count();
-    let mut moments = vec![Moment { model: pair.model.clone(), events: start, is_committed: true }];
+    let mut moments = vec![Moment { model: pair.model.clone(), events: start, is_committed: true, synced: None }];
     for _ in 0..steps {
         pair.step();
-        let is_committed = pair.random.below(12) == 0;
-        if is_committed {
-            pair.system.commit().unwrap();
+        let number = pair.node();
+        let is_committed = match pair.random.below(50) {
+            0 => pair.system.checkpoint() == Ok(()),
+            1..5 => pair.system.commit() == Ok(()),
+            5..12 => pair.system.sync(number, true) == Ok(()),
+            _ => false,
+        };
+        let is_synced = !is_committed && pair.random.below(8) == 0;
+        if is_synced {
+            pair.system.sync(number, false).unwrap();
         }
-        moments.push(Moment { model: pair.model.clone(), events: recorder.count(), is_committed });
+        let synced = is_synced.then_some(number);
+        moments.push(Moment { model: pair.model.clone(), events: recorder.count(), is_committed, synced });
     }
     // Its end is a commit, too, and no crash.
     let events = std::mem::take(&mut *recorder.events.lock().unwrap());
@@ -146,9 +158,12 @@ fn valid(bytes: &[u8], block: usize, size: usize) -> Vec<u8> {
 }
 
 /// Every block that was written holds what was written there at one of the moments: not what another file had there,
-/// nor nothing. Of what was not overwritten since the commit that is what was committed.
-fn check_bytes(there: &Model, moments: &[Moment], place: &str) {
+/// nor nothing. Of what was not overwritten since the commit that is what was committed, and of a file that was synced
+/// since, what was synced.
+fn check_bytes(there: &Model, moments: &[Moment], at: usize, place: &str) {
     for (number, node) in there.nodes.iter().filter(|(_, node)| node.is_regular()) {
+        let synced = moments.iter().rposition(|moment| moment.synced == Some(*number) && moment.events <= at);
+        let moments = &moments[synced.unwrap_or(0)..];
         let size = node.bytes.len();
         for block in node.written.iter().copied().filter(|block| block * BLOCK < size) {
             let found = valid(&node.bytes, block, size);
@@ -179,13 +194,13 @@ fn check_cut(events: &[Event], moments: &[Moment], at: usize, seed: u64) {
     let metadata = without_bytes(&there);
     let is_one = moments[committed..=last].iter().any(|moment| without_bytes(&moment.model) == metadata);
     assert!(is_one, "{place}: it is what it was after none of the operations {committed} to {last}");
-    check_bytes(&there, &moments[committed..=last], &place);
+    check_bytes(&there, &moments[committed..=last], at, &place);
 }
 
 #[test]
 fn a_cut_at_any_write_leaves_what_some_operation_left_and_nothing_committed_is_lost() {
     let mut cuts = 0;
-    for seed in 1..=6 {
+    for seed in 1..=12 {
         let (events, moments, start) = history(seed, 250);
         // As many of them as there is time for, from everywhere.
         let step = ((events.len() - start) / CUTS_OF_A_HISTORY).max(1);
@@ -195,4 +210,25 @@ fn a_cut_at_any_write_leaves_what_some_operation_left_and_nothing_committed_is_l
         }
     }
     assert!(cuts >= 2000, "only {cuts} cuts");
+}
+
+#[test]
+fn what_was_overwritten_and_synced_is_not_undone_by_a_record_before_it() {
+    for (length, is_much) in [(BLOCK, false), (16 * BLOCK, true)] {
+        let blocks: Arc<dyn Blocks> = Arc::new(MemoryBlocks::new(BLOCKS));
+        let system = FileSystem::format(Arc::clone(&blocks), [3; 16], time(0)).unwrap();
+        let node = NewNode { mode: S_IFREG | 0o600, uid: 0, gid: 0, rdev: 0, target: b"" };
+        let (number, _) = system.create(ROOT, b"file", &node, time(0)).unwrap();
+        let effects = WriteEffects { now: None, is_unprivileged: false };
+        system.write(number, 0, &vec![1; length], effects).unwrap();
+        system.write(number, 0, &[2; BLOCK], effects).unwrap();
+        // A record with the first block; then that is overwritten in place, with one write or among much else.
+        system.sync(number, true).unwrap();
+        let newer = vec![3; if is_much { length } else { BLOCK }];
+        system.write(number, 0, &newer, effects).unwrap();
+        system.sync(number, false).unwrap();
+        drop(system);
+        let system = FileSystem::mount(blocks).unwrap();
+        assert!(system.read(number, 0, newer.len()).unwrap() == newer, "{length}");
+    }
 }

@@ -33,7 +33,7 @@ impl Pair {
         vec![b'a' + self.random.below(7) as u8; length]
     }
 
-    fn node(&mut self) -> u64 {
+    pub fn node(&mut self) -> u64 {
         let index = self.random.below(self.model.nodes.len() as u64) as usize;
         *self.model.nodes.keys().nth(index).unwrap()
     }
