@@ -1,5 +1,5 @@
-//! `osier nvme-tcp`, `osier nbd` and `osier vhost-user-blk` with the client that everybody has: a stock Linux kernel, in
-//! QEMU. It makes file systems, fills them, and finds them as they were, whoever is killed meanwhile.
+//! `osier nvme-tcp`, `osier nbd` and `osier vhost-user-blk` with the client that everybody has: a stock Linux kernel,
+//! in QEMU. It makes file systems, fills them, and finds them as they were, whoever is killed meanwhile.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

@@ -7,7 +7,8 @@
 //! - [`fuse`]: the device as a file system.
 //! - [`dashboard`]: what a device does, as a page, as JSON and as metrics.
 //!
-//! [`nbd`], [`nvme_tcp`] and [`vhost_user_blk`] serve anything that is a [`volume::Volume`]; [`DeviceExport`] is a device.
+//! [`nbd`], [`nvme_tcp`] and [`vhost_user_blk`] serve anything that is a [`volume::Volume`]; [`DeviceExport`] is a
+//! device.
 
 pub mod dashboard;
 mod device;

@@ -179,6 +179,13 @@ impl Backend {
     }
 }
 
+/// No ring outlives its connection, however that ends.
+impl Drop for Backend {
+    fn drop(&mut self) {
+        self.end(End::Leave);
+    }
+}
+
 impl Vring {
     fn stop(&mut self, end: End) {
         let Some(Running { shared, thread }) = self.running.take() else { return };

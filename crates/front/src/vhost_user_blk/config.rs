@@ -86,7 +86,7 @@ impl Shape {
         bits.iter().fold(0, |all, bit| all | 1 << bit)
     }
 
-    /// Whether each write has to be persistent when it is answered: without `FLUSH` the cache is writethrough (5.2.6.2).
+    /// Whether each write has to be persistent when it ends: without `FLUSH` the cache is writethrough (5.2.6.2).
     pub fn is_writethrough(&self, features: u64) -> bool {
         self.has_volatile_cache && features & 1 << VIRTIO_BLK_F_FLUSH == 0
     }

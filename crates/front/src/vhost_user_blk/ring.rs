@@ -8,6 +8,7 @@
 //!    guest waits and sees no error, for as long as the device is away.
 //! 3. A ring that is not one any more ([`Ring::break_down`]) is not looked at again; what was taken from it ends.
 //! 4. Requests under way are as many as the queue has descriptors, and none is taken while those have [`BYTES_MAX`].
+//! 5. However fast a driver makes requests available, a turn takes no more than a queue of them.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -164,7 +165,7 @@ impl Ring {
             backlog: VecDeque::new(),
             pool: Pool::default(),
             ended: Vec::new(),
-            has_used: true,
+            has_used: false,
             is_broken: false,
             tries: now,
             says: now,
@@ -175,13 +176,7 @@ impl Ring {
     pub fn run(mut self) -> u16 {
         self.resume();
         loop {
-            let (end, is_enabled) = {
-                let control = self.shared.lock();
-                if !Arc::ptr_eq(&self.memory, &control.memory) {
-                    self.memory = Arc::clone(&control.memory);
-                }
-                (control.end, control.is_enabled)
-            };
+            let (end, is_enabled) = self.look_at_control();
             match end {
                 Some(End::Leave) => break,
                 Some(End::Finish(_)) if self.order.is_empty() => break,
@@ -189,21 +184,41 @@ impl Ring {
                 _ => {}
             }
             let may_take = is_enabled && end.is_none();
-            if may_take {
-                self.take();
-            }
+            let has_more = may_take && self.take();
             self.advance();
             self.tell();
-            self.wait(may_take, end.is_some());
+            if !has_more {
+                self.wait(may_take, end.is_some());
+            }
         }
         // Without memory for what is under way, what was taken and has not ended is taken again: it is the last.
         if self.inflight.is_some() { self.queue.next_avail() } else { self.queue.next_used() }
     }
 
+    /// How it is to end, if it is, and whether it is enabled.
+    fn look_at_control(&mut self) -> (Option<End>, bool) {
+        let (memory, end, is_enabled) = {
+            let control = self.shared.lock();
+            (Arc::clone(&control.memory), control.end, control.is_enabled)
+        };
+        if !Arc::ptr_eq(&self.memory, &memory) {
+            self.memory = memory;
+            if !self.queue.is_valid(&*self.memory) {
+                self.break_down("it is no longer in the guest's memory");
+            }
+        }
+        (end, is_enabled)
+    }
+
     /// Begins again what was under way when a process before this one died.
     fn resume(&mut self) {
+        // What was used by then may not have been told.
+        if let Some(call) = &self.shared.lock().call {
+            notify(call);
+        }
         let Ok(used) = self.queue.used_idx(&*self.memory, Ordering::Acquire) else {
-            return self.break_down("its used ring is not there");
+            self.break_down("its used ring is not there");
+            return;
         };
         self.queue.set_next_used(used.0);
         let Some(inflight) = &mut self.inflight else { return };
@@ -216,41 +231,52 @@ impl Ring {
         heads.into_iter().for_each(|head| self.begin(head));
     }
 
-    /// Takes what is available.
-    fn take(&mut self) {
-        while !self.is_broken && self.bytes < BYTES_MAX {
-            let memory = Arc::clone(&self.memory);
-            let next = match self.queue.iter(&*memory) {
-                Ok(mut available) => available.next().map(|chain| chain.head_index()),
-                Err(_) => return self.break_down("its available ring has an index that cannot be"),
-            };
-            let Some(head) = next else {
-                match self.queue.enable_notification(&*memory) {
-                    Ok(true) => continue,
-                    Ok(false) => return,
-                    Err(_) => return self.break_down("its used ring is not there"),
-                }
-            };
-            match self.tasks.get(usize::from(head)) {
-                None => return self.break_down("a request begins beyond the descriptors"),
-                Some(Some(_)) => return self.break_down("a request is available that is under way"),
-                Some(None) => {}
+    /// Takes what is available; whether there is more that may be taken.
+    fn take(&mut self) -> bool {
+        for _ in 0..self.queue.size() {
+            if self.is_broken || self.bytes >= BYTES_MAX {
+                return false;
             }
-            if let Some(inflight) = &mut self.inflight {
-                inflight.begin(head);
+            if !self.take_one() {
+                return false;
             }
-            self.begin(head);
         }
+        true
     }
 
-    /// The driver breaks the rules of the ring itself: nobody can say what it wants.
-    fn break_down(&mut self, why: &str) {
+    /// Takes a request; false when there is none.
+    fn take_one(&mut self) -> bool {
+        let next = match self.queue.iter(&*self.memory) {
+            Ok(mut available) => available.next().map(|chain| chain.head_index()),
+            Err(_) => return self.break_down("its available ring has an index that cannot be"),
+        };
+        let Some(head) = next else {
+            return match self.queue.enable_notification(&*self.memory) {
+                Ok(has_more) => has_more,
+                Err(_) => self.break_down("its used ring is not there"),
+            };
+        };
+        match self.tasks.get(usize::from(head)) {
+            None => return self.break_down("a request begins beyond the descriptors"),
+            Some(Some(_)) => return self.break_down("a request is available that is under way"),
+            Some(None) => {}
+        }
+        if let Some(inflight) = &mut self.inflight {
+            inflight.begin(head);
+        }
+        self.begin(head);
+        true
+    }
+
+    /// The driver breaks the rules of the ring itself: nobody can say what it wants. False: there is nothing to take.
+    fn break_down(&mut self, why: &str) -> bool {
         if !std::mem::replace(&mut self.is_broken, true) {
             tracing::warn!(ring = self.index, "a virtqueue is not served until its driver begins anew: {why}");
             if let Some(error) = &self.shared.lock().error {
                 notify(error);
             }
         }
+        false
     }
 
     /// Begins a request.
@@ -469,7 +495,8 @@ impl Ring {
             inflight.ending(head);
         }
         if self.queue.add_used(&*self.memory, head, task.written.unwrap_or(0)).is_err() {
-            return self.break_down("its used ring is not there");
+            self.break_down("its used ring is not there");
+            return;
         }
         if let Some(inflight) = &self.inflight {
             inflight.ended(head, self.queue.next_used());

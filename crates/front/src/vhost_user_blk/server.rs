@@ -19,6 +19,11 @@ use crate::volume::Export;
 pub const QUEUES_MAX: u16 = 64;
 /// How long what is under way may take at the end of the server. A front end that comes back has it done again.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a front end waits for the one before it to be gone, and between two looks.
+const TURN: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(5);
+/// Front ends that wait for their turn, with the one whose turn it is.
+const WAITING_MAX: usize = 4;
 
 /// How a disk is served.
 #[derive(Debug, Clone)]
@@ -65,8 +70,8 @@ impl Server {
         let shape = Arc::new(Shape::of(&*volume, export.name(), config.queues));
         drop(volume);
         // No other machine reaches a socket.
-        let places = Places { tcp: None, unix: Some(config.socket), remote: Remote::Allowed, clients_max: 1 };
-        Ok(Server(Listening::start(Disk { export, shape }, places)?))
+        let places = Places { tcp: None, unix: Some(config.socket), remote: Remote::Allowed, clients_max: WAITING_MAX };
+        Ok(Server(Listening::start(Disk { export, shape, served: Mutex::new(None) }, places)?))
     }
 
     /// Takes no more front ends and no more requests, finishes what is under way, and ends.
@@ -78,16 +83,51 @@ impl Server {
 struct Disk {
     export: Arc<dyn Export>,
     shape: Arc<Shape>,
+    /// The number of the front end that is served.
+    served: Mutex<Option<u64>>,
+}
+
+impl Disk {
+    /// Waits until this front end is the only one. One that has gone may still have to end; one that has not is not
+    /// waited for: it may be somebody else's machine.
+    fn takes_turn(&self, visitor: &Visitor<'_>) -> bool {
+        let began = Instant::now();
+        loop {
+            let other = {
+                let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
+                let Some(other) = *served else {
+                    *served = Some(visitor.number);
+                    return true;
+                };
+                other
+            };
+            let is_over = began.elapsed() >= TURN && !visitor.has_hung_up(&[other]);
+            if is_over || visitor.is_too_many || visitor.stops.load(Ordering::Acquire) {
+                return false;
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+/// A front end's turn, as long as this lives.
+struct Turn<'a>(&'a Disk);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        *self.0.served.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
 }
 
 impl Service for Disk {
     const NAME: &'static str = "vhost";
 
     fn serve(&self, visitor: Visitor<'_>) {
-        if visitor.is_too_many {
+        if !self.takes_turn(&visitor) {
             tracing::warn!("a second front end is not answered: a disk has one at a time");
             return;
         }
+        let _turn = Turn(self);
         let stream = match visitor.socket.try_clone() {
             Ok(socket) => UnixStream::from(socket),
             Err(error) => {

@@ -496,6 +496,22 @@ fn a_ring_that_is_none_is_left_alone_until_it_is_set_up_anew() {
 }
 
 #[test]
+fn a_ring_whose_memory_is_taken_away_is_left_alone() {
+    let (_, export) = plain();
+    let mut machine = Machine::new(FLUSH);
+    let mut backend = machine.connect(&export, true);
+    machine.submit(0, Doing { kind: 1, block: 0, blocks: 8, fill: 1 });
+    machine.wait().into_iter().for_each(|(head, length)| machine.check(head, length));
+    // Without the used ring.
+    let region = VhostUserMemoryRegion::new(0, USED, USER, 0);
+    backend.set_mem_table(&[region], vec![machine.file.try_clone().unwrap()], None).unwrap();
+    assert!(is_readable(&machine.error, 10_000));
+    let base = backend.get_vring_base(0).unwrap().num;
+    assert_eq!(base, 1);
+    assert!(backend.set_vring_kick(0, file_of(&machine.kick)).is_err());
+}
+
+#[test]
 fn what_a_front_end_gets_wrong_is_refused() {
     let (_, export) = plain();
     let mut machine = Machine::new(FLUSH);
