@@ -60,6 +60,8 @@ pub enum Command {
     Nbd(commands::nbd::NbdArgs),
     /// Serve a running device over NVMe/TCP
     NvmeTcp(commands::nvme_tcp::NvmeTcpArgs),
+    /// Make a running device a disk of virtual machines
+    VhostUserBlk(commands::vhost_user_blk::VhostUserBlkArgs),
     /// Show a device to a browser and to Prometheus
     Dashboard(commands::dashboard::DashboardArgs),
     /// Mount a running device as a file system

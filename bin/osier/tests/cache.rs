@@ -1,6 +1,6 @@
 //! `osier cache` as a user meets it: policies by name and by path, figures, exit codes, errors.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
 use std::fs;
 use std::path::{Path, PathBuf};

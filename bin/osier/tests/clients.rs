@@ -74,7 +74,9 @@ impl Model {
     fn range(ask: &Ask) -> std::ops::Range<usize> {
         let (block, blocks) = match *ask {
             Ask::Read { block, blocks } | Ask::Write { block, blocks, .. } => (block, u64::from(blocks)),
-            Ask::WriteZeroes { block, blocks, .. } | Ask::Deallocate { block, blocks } => (block, blocks),
+            Ask::WriteZeroes { block, blocks, .. }
+            | Ask::Deallocate { block, blocks }
+            | Ask::Allocation { block, blocks } => (block, blocks),
             Ask::Flush => (0, 0),
         };
         block as usize..(block + blocks) as usize
@@ -86,11 +88,12 @@ impl Model {
         let blocks = 1 + if random.below(4) == 0 { random.below(most) } else { random.below(4) };
         let block = random.below(self.versions.len() as u64 - blocks);
         let fua = random.below(8) == 0;
-        let ask = match random.below(10) {
+        let ask = match random.below(11) {
             0..4 => Ask::Read { block, blocks: blocks as u32 },
             4..7 => Ask::Write { block, blocks: blocks as u32, fua },
             7 => Ask::WriteZeroes { block, blocks, deallocate: random.below(2) == 0, fua },
             8 => Ask::Deallocate { block, blocks },
+            9 => Ask::Allocation { block, blocks },
             _ => Ask::Flush,
         };
         let range = Model::range(&ask);
@@ -126,6 +129,13 @@ impl Model {
             }
             Ask::Write { .. } => self.versions[range].fill(version),
             Ask::WriteZeroes { .. } | Ask::Deallocate { .. } => self.versions[range].fill(0),
+            Ask::Allocation { block, blocks } => {
+                let (found, is_cut) = queue.allocated(slot);
+                assert!(!is_cut, "{blocks} blocks have fewer than 255 parts");
+                let found: Vec<u64> = found.iter().flat_map(|part| part.slba..part.slba + part.blocks).collect();
+                let written = (block..block + blocks).filter(|block| self.versions[*block as usize] != 0);
+                assert_eq!(found, written.collect::<Vec<_>>());
+            }
             Ask::Flush => {}
         }
     }
@@ -397,6 +407,12 @@ fn a_device_is_a_network_block_device_for_programs_that_everybody_has() {
     let copied = std::fs::read(&to).unwrap();
     assert!(copied.len() == 64 << 20 && copied[..noise.len()] == noise);
     assert!(copied[noise.len()..].iter().all(|byte| *byte == 0));
+    // What was never written is known to be a hole without looking at it.
+    let map = succeed(client("nbdinfo").unwrap().args(["--map", &nbd.uri]));
+    let parts: Vec<Vec<&str>> = map.lines().map(|line| line.split_whitespace().collect()).collect();
+    let (data, rest) = (noise.len().next_multiple_of(BLOCK), (64 << 20) - noise.len().next_multiple_of(BLOCK));
+    let (data, rest) = (data.to_string(), rest.to_string());
+    assert_eq!(parts, [vec!["0", &data, "0", "data"], vec![&data, &rest, "3", "hole,zero"]]);
     // A disk image of QEMU's, with what it says of itself.
     let image = served.home.path().join("image.qcow2");
     succeed(client("qemu-img").unwrap().args(["convert", "-O", "qcow2", &nbd.uri]).arg(&image));

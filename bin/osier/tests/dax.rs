@@ -1,6 +1,6 @@
 //! `osier run --dax` as a user meets it: programs that open and map a path, and find there what others stored.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
 mod common;
 mod windows;

@@ -1,6 +1,6 @@
 //! `osier device` as a user meets it: output, exit codes, errors.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! `osier nvme-tcp` and `osier nbd` with the client that everybody has: a stock Linux kernel, in QEMU. It makes file
-//! systems, fills them, and finds them as they were, whoever is killed meanwhile.
+//! `osier nvme-tcp`, `osier nbd` and `osier vhost-user-blk` with the client that everybody has: a stock Linux kernel, in
+//! QEMU. It makes file systems, fills them, and finds them as they were, whoever is killed meanwhile.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -79,7 +79,8 @@ impl Guest {
         assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
         let mut archive = Archive::new(&init);
         let modules = ready.join("modules");
-        let order = closure(&modules, &["crc32c_generic", "e1000", "nvme-tcp", "nbd", fs_module]);
+        let order =
+            closure(&modules, &["crc32c_generic", "e1000", "nvme-tcp", "nbd", "virtio_pci", "virtio_blk", fs_module]);
         for module in &order {
             archive.put(&format!("lib/{module}"), PROGRAM, (0, 0), &fs::read(modules.join(module)).unwrap());
         }
@@ -94,12 +95,22 @@ impl Guest {
     }
 
     /// Boots it; `told` hears each line that it says.
-    fn run(&self, words: &str, mut told: impl FnMut(&str)) {
+    fn run(&self, words: &str, told: impl FnMut(&str)) {
+        self.run_with(words, &[], told);
+    }
+
+    /// Boots it with more of QEMU's arguments.
+    fn run_with(&self, words: &str, more: &[String], mut told: impl FnMut(&str)) {
         let words = format!("console=ttyS0 panic=-1 quiet mitigations=off nqn={NQN} {words}");
         let mut qemu = Command::new("qemu-system-x86_64");
         qemu.args(["-machine", "q35,accel=tcg", "-cpu", "max", "-m", "512", "-append", &words, "-nodefaults"]);
         qemu.args(["-serial", "stdio", "-display", "none", "-no-reboot", "-netdev", "user,id=n"]);
-        qemu.args(["-device", "e1000,netdev=n"]).arg("-kernel").arg(&self.kernel).arg("-initrd").arg(&self.initrd);
+        qemu.args(["-device", "e1000,netdev=n"])
+            .args(more)
+            .arg("-kernel")
+            .arg(&self.kernel)
+            .arg("-initrd")
+            .arg(&self.initrd);
         let mut process = qemu.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
         let mut said = String::new();
         for line in BufReader::new(process.stdout.take().unwrap()).lines() {
@@ -174,4 +185,109 @@ fn a_stock_kernel_keeps_an_ext4_over_nbd_while_domains_are_killed() {
         }
     });
     assert_eq!(killed, 2);
+}
+
+/// `osier vhost-user-blk` of the device `d`, at a socket in its home.
+fn disk_server(served: &Served) -> Child {
+    let socket = served.home.path().join("d.vhost");
+    let until = Instant::now() + LIMIT;
+    loop {
+        let path = socket.to_str().unwrap();
+        let mut server = osier(&served.home, &["vhost-user-blk", "d", "--socket", path, "--queues", "4"]);
+        let mut process = server.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut words = BufReader::new(process.stderr.take().unwrap());
+        let mut line = String::new();
+        words.read_line(&mut line).unwrap();
+        if line.contains("is a disk of virtual machines") {
+            std::thread::spawn(move || words.lines().for_each(|line| eprintln!("{}", line.unwrap_or_default())));
+            return process;
+        }
+        process.wait().unwrap();
+        assert!(Instant::now() < until, "{line}");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}
+
+/// What a machine of two processors needs to have the disk, with so many virtqueues.
+fn machine(served: &Served, queues: u16) -> Vec<String> {
+    let socket = served.home.path().join("d.vhost");
+    let words = [
+        "-smp 2 -object memory-backend-memfd,id=mem,size=512M,share=on -machine memory-backend=mem",
+        &format!("-chardev socket,id=c,reconnect=1,path={}", socket.display()),
+        &format!("-device vhost-user-blk-pci,chardev=c,num-queues={queues}"),
+    ];
+    words.join(" ").split(' ').map(str::to_owned).collect()
+}
+
+#[test]
+fn a_virtual_machine_keeps_an_ext4_on_its_disk() {
+    let served = Served::new(&[]);
+    let Some(guest) = Guest::new(served.home.path(), "ext4", &EXT4) else { return };
+    // Nothing can be asked before the device is up.
+    drop(served.queue(1, 4096));
+    let mut server = Server { process: disk_server(&served), port: 0 };
+    let mut said = Vec::new();
+    guest.run_with("via=virtio", &machine(&served, 2), |line| {
+        calm(line);
+        said.push(line.to_owned());
+    });
+    let zeroes = 256 << 20;
+    let connected = format!("guest: connected: d, 131072 sectors of 4096, discards {zeroes}, zeroes {zeroes}");
+    assert!(said.contains(&connected) && said.iter().any(|line| line == "guest: cut"), "{said:?}");
+    signal(server.process.id(), "TERM");
+    assert!(server.process.wait().unwrap().success());
+    assert!(!served.home.path().join("d.vhost").exists(), "the socket is taken away at an end in order");
+}
+
+#[test]
+fn a_virtual_machine_keeps_an_ext4_while_domains_are_killed() {
+    let served = Served::new(&[]);
+    let Some(guest) = Guest::new(served.home.path(), "ext4", &EXT4) else { return };
+    drop(served.queue(1, 4096));
+    let mut server = Some(Server { process: disk_server(&served), port: 0 });
+    let mut killed = 0;
+    guest.run_with("via=virtio", &machine(&served, 2), |line| {
+        calm(line);
+        match line {
+            "guest: writes 5 of 24" | "guest: writes 15 of 24" => {
+                signal(served.children()[killed], "KILL");
+                killed += 1;
+            }
+            // One that ends in order finishes what it has taken; the next one goes on.
+            "guest: writes 10 of 24" => {
+                let mut process = server.take().unwrap();
+                signal(process.process.id(), "TERM");
+                assert!(process.process.wait().unwrap().success());
+                server = Some(Server { process: disk_server(&served), port: 0 });
+            }
+            _ => {}
+        }
+    });
+    assert_eq!(killed, 2);
+}
+
+#[test]
+fn a_virtual_machine_goes_on_when_what_serves_its_disk_is_killed() {
+    let mut served = Served::down("64MiB", &[]);
+    let socket = served.home.path().join("d.vhost").to_str().unwrap().to_owned();
+    served.options.extend(["--vhost-user-blk".to_owned(), socket.clone()]);
+    served.start();
+    let Some(guest) = Guest::new(served.home.path(), "ext4", &EXT4) else { return };
+    let until = Instant::now() + LIMIT;
+    while !served.log().contains("is a disk of virtual machines") {
+        assert!(Instant::now() < until, "{}", served.log());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let mut killed = 0;
+    guest.run_with("via=virtio", &machine(&served, 2), |line| {
+        calm(line);
+        // Front ends come behind the two domains, and are started again by who started them.
+        if ["guest: writes 3 of 24", "guest: writes 9 of 24", "guest: writes 15 of 24"].contains(&line) {
+            signal(served.children()[2], "KILL");
+            killed += 1;
+        }
+    });
+    assert_eq!(killed, 3);
+    served.stop();
+    assert!(!Path::new(&socket).exists(), "the socket is taken away at an end in order");
 }

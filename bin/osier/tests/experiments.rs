@@ -1,7 +1,7 @@
 //! The experiments in real time as a user meets them, at small sizes: that values are right and counts agree. How fast
 //! they are is no matter of a test.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
 mod common;
 

@@ -1,7 +1,7 @@
 //! `osier run --hit-latency` as a user meets it: programs that it slows give the same results, with threads that keep
 //! all signals away, handlers of their own, system calls on the window, a fork and a death.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
 mod common;
 mod windows;

@@ -1,6 +1,6 @@
 //! `osier run --place`, `--place-rule` and `--call-sites` as a user meets them: which call site's blocks lie where.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
 mod common;
 mod windows;

@@ -1,7 +1,7 @@
 //! `osier sim` as a user meets it: what it prints and writes, exit codes, errors, and that a part of a run is no
 //! result.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! `osier sweep` as a user meets it: kills, interrupts, damage and bad input.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
 //! `osier trace` as a user meets it: output, exit codes, errors, and that a trace is written whole or not at all.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! `osier vm` as a user meets it: a stock kernel that sees, fills and checks memory in a device's window, what the
 //! device's death does to it, and what is refused.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
 mod common;
 mod guests;

@@ -1,7 +1,7 @@
 //! `osier window` and `osier run` as a user meets them: real programs with more heap than the device has cache, what a
 //! fork and a death do to them, and what is refused.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
 mod common;
 mod windows;

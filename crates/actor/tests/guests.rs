@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -36,8 +37,7 @@ fn build(script: &Path, arguments: &[&Path]) -> bool {
     match out.status.code() {
         Some(0) => true,
         Some(TOOL_MISSING) => {
-            println!("SKIPPED: {}", said.trim());
-            eprintln!("SKIPPED: {}", said.trim());
+            let _ = writeln!(std::io::stderr(), "SKIPPED: {}", said.trim());
             false
         }
         _ => panic!("{}: {said}", script.display()),

@@ -45,7 +45,9 @@ pub use histogram::{Histogram, Timing};
 pub use hits::{HitError, HitFigures, HitLatency};
 pub use osier_device::window::Report;
 pub use osier_device::window::message::Refusal;
-pub use queue::{Ask, DEALLOCATE_BLOCKS_MAX, NamespaceInfo, Queue, QueueError, Slot, ZEROES_BLOCKS_MAX};
+pub use queue::{
+    ALLOCATION_BLOCKS_MAX, Ask, DEALLOCATE_BLOCKS_MAX, NamespaceInfo, Queue, QueueError, Slot, ZEROES_BLOCKS_MAX,
+};
 pub use shared::SHARDS_MAX;
 pub use snapshot::Frozen;
 pub use stores::StoreTracking;

@@ -24,8 +24,9 @@ use osier_nvme::registers::{
     ACQ, AQA, ASQ, CC, CC_EN, CC_ENTRIES, CSTS, CSTS_CFS, CSTS_RDY, head_doorbell, tail_doorbell,
 };
 use osier_nvme::{
-    BLOCK_BYTES, COMMAND_BYTES, COMPLETION_BYTES, Command, Completion, DataPointer, IDENTIFY_BYTES, PAGE_BYTES,
-    QUEUE_ENTRIES_MAX, RANGE_BYTES, RANGES_MAX, Status, TRANSFER_BYTES_MAX, admin, nvm,
+    AllocationQuery, BLOCK_BYTES, BlockRange, COMMAND_BYTES, COMPLETION_BYTES, Command, Completion, DataPointer,
+    IDENTIFY_BYTES, PAGE_BYTES, QUEUE_ENTRIES_MAX, RANGE_BYTES, RANGES_MAX, Status, TRANSFER_BYTES_MAX, admin,
+    allocated, nvm,
 };
 use osier_pmr::{Backing, DATA_OFFSET, Doorbell, Object, ObjectKind, Region, SharedBytes, pass};
 use rustix::event::epoll;
@@ -38,10 +39,14 @@ pub const DEALLOCATE_BLOCKS_MAX: u64 = RANGES_MAX as u64 * u32::MAX as u64;
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// Between two looks at a device that is not there.
 const RETRY: Duration = Duration::from_millis(2);
+/// Most blocks of one question for allocated blocks.
+pub const ALLOCATION_BLOCKS_MAX: u64 = u16::MAX as u64;
+/// The admin queues' number.
+const ADMIN: u16 = 0;
 /// The pair of queues for I/O.
 const IO: u16 = 1;
-/// Entries of the admin queues.
-const ADMIN_ENTRIES: u32 = 4;
+/// The identifier of commands that no slot has.
+const BRINGING_UP: u16 = u16::MAX;
 
 /// A queue that cannot be had, or that has failed for good.
 #[derive(Debug, thiserror::Error)]
@@ -138,6 +143,13 @@ pub enum Ask {
     },
     /// All that was answered is persistent.
     Flush,
+    /// Which blocks take space: [`Queue::allocated`] says it, when it has ended.
+    Allocation {
+        /// The first.
+        block: u64,
+        /// How many, at most [`ALLOCATION_BLOCKS_MAX`].
+        blocks: u64,
+    },
 }
 
 /// A command's place in the queue, and its buffer.
@@ -170,17 +182,16 @@ pub struct NamespaceInfo {
 struct Layout {
     depth: u16,
     transfer_bytes: u64,
-    submission: u64,
-    completion: u64,
+    /// The submission and completion queues, by their number.
+    submission: [u64; 2],
+    completion: [u64; 2],
     lists: u64,
     list_bytes: u64,
     buffers: u64,
     bytes: u64,
 }
 
-const ADMIN_SUBMISSION: u64 = 0;
-const ADMIN_COMPLETION: u64 = PAGE_BYTES;
-const IDENTIFY: u64 = 2 * PAGE_BYTES;
+const IDENTIFY: u64 = 0;
 const FIRST_FREE: u64 = IDENTIFY + IDENTIFY_BYTES as u64;
 
 impl Layout {
@@ -195,8 +206,11 @@ impl Layout {
         }
         let count = u64::from(depth);
         let entries = count + 1;
-        let completion = FIRST_FREE + (entries * COMMAND_BYTES as u64).next_multiple_of(PAGE_BYTES);
-        let lists = completion + (entries * COMPLETION_BYTES as u64).next_multiple_of(PAGE_BYTES);
+        let submission_bytes = (entries * COMMAND_BYTES as u64).next_multiple_of(PAGE_BYTES);
+        let completion_bytes = (entries * COMPLETION_BYTES as u64).next_multiple_of(PAGE_BYTES);
+        let submission = [FIRST_FREE, FIRST_FREE + submission_bytes];
+        let completion = [0, 1].map(|queue| FIRST_FREE + 2 * submission_bytes + queue * completion_bytes);
+        let lists = completion[1] + completion_bytes;
         // The first page is PRP1, the others are in a list of at most 255 entries.
         let list_bytes = PAGE_BYTES / 2;
         let buffers = (lists + count * list_bytes).next_multiple_of(PAGE_BYTES);
@@ -204,16 +218,7 @@ impl Layout {
         if bytes > MEMORY_BYTES_MAX {
             return refused("that is more memory than a device takes");
         }
-        Ok(Layout {
-            depth,
-            transfer_bytes: transfer,
-            submission: FIRST_FREE,
-            completion,
-            lists,
-            list_bytes,
-            buffers,
-            bytes,
-        })
+        Ok(Layout { depth, transfer_bytes: transfer, submission, completion, lists, list_bytes, buffers, bytes })
     }
 
     fn entries(&self) -> u32 {
@@ -235,6 +240,19 @@ struct Peer {
     bell: Doorbell,
 }
 
+/// How far a submission queue and its completion queue are.
+#[derive(Debug, Clone, Copy)]
+struct Pair {
+    tail: u32,
+    head: u32,
+    phase: bool,
+}
+
+impl Pair {
+    /// Nothing was submitted.
+    const NEW: Pair = Pair { tail: 0, head: 0, phase: true };
+}
+
 /// See the module.
 pub struct Queue {
     path: PathBuf,
@@ -246,11 +264,10 @@ pub struct Queue {
     /// Readable when the event is, or when the peer has gone.
     waits: OwnedFd,
     layout: Layout,
-    tail: u32,
-    head: u32,
-    phase: bool,
-    /// Commands under way, by their slot.
-    out: Vec<Option<Command>>,
+    /// Where the queues are, by their number: both have as many entries, so that there is room in each for every slot.
+    pairs: [Pair; 2],
+    /// Commands under way and their queues, by their slot.
+    out: Vec<Option<(u16, Command)>>,
     free: Vec<Slot>,
     info: NamespaceInfo,
     /// What the device calls itself.
@@ -299,9 +316,7 @@ impl Queue {
             event,
             waits,
             layout,
-            tail: 0,
-            head: 0,
-            phase: true,
+            pairs: [Pair::NEW; 2],
             out: vec![None; usize::from(depth)],
             free: (0..depth).rev().map(Slot).collect(),
             info,
@@ -364,19 +379,24 @@ impl Queue {
     pub fn submit(&mut self, slot: Slot, ask: &Ask) {
         assert!(self.out[slot.index()].is_none(), "one command a slot");
         let command = self.command(slot, ask);
-        self.out[slot.index()] = Some(command);
-        self.push(&command);
+        let queue = if matches!(ask, Ask::Allocation { .. }) { ADMIN } else { IO };
+        self.out[slot.index()] = Some((queue, command));
+        self.push(queue, &command);
     }
 
-    fn push(&mut self, command: &Command) {
-        let at = self.layout.submission + u64::from(self.tail) * COMMAND_BYTES as u64;
+    fn push(&mut self, queue: u16, command: &Command) {
+        let pair = &mut self.pairs[usize::from(queue)];
+        let at = self.layout.submission[usize::from(queue)] + u64::from(pair.tail) * COMMAND_BYTES as u64;
         self.memory.bytes().write(at, &command.encode());
-        self.tail = (self.tail + 1) % self.layout.entries();
+        pair.tail = (pair.tail + 1) % self.layout.entries();
     }
 
     /// Tells the device of what was submitted.
     pub fn ring(&self) {
-        self.registers.word32(tail_doorbell(IO)).store(self.tail, Ordering::Release);
+        for queue in [ADMIN, IO] {
+            let tail = self.pairs[usize::from(queue)].tail;
+            self.registers.word32(tail_doorbell(queue)).store(tail, Ordering::Release);
+        }
         self.peer.bell.ring();
     }
 
@@ -400,6 +420,12 @@ impl Queue {
             }
             Ask::Deallocate { block, blocks } => self.deallocate(slot, block, blocks, command(nvm::DATASET_MANAGEMENT)),
             Ask::Flush => command(nvm::FLUSH),
+            Ask::Allocation { block, blocks } => {
+                assert!((1..=ALLOCATION_BLOCKS_MAX).contains(&blocks));
+                // A block of answer has room for 255 ranges, and whoever asks can ask again for the rest.
+                let query = AllocationQuery::command(1, block, blocks as u16, BLOCK_BYTES);
+                Command { cid: slot.0, dptr: DataPointer::Prp(self.layout.buffer(slot), 0), ..query }
+            }
         }
     }
 
@@ -440,12 +466,19 @@ impl Queue {
         Command { dptr: DataPointer::Prp(first, second), ..command }
     }
 
+    /// The blocks that take space, ascending, that an [`Ask::Allocation`] has found, and whether there are more behind
+    /// the last of them.
+    #[must_use]
+    pub fn allocated(&self, slot: Slot) -> (Vec<BlockRange>, bool) {
+        let mut answer = [0; BLOCK_BYTES as usize];
+        self.buffer(slot).read(0, &mut answer);
+        allocated(&answer)
+    }
+
     /// A command that has ended, and how; its buffer is the caller's until it is released.
     pub fn reap(&mut self) -> Option<(Slot, Status)> {
         loop {
-            let completion = self.pop(self.layout.completion, self.head, self.phase)?;
-            (self.head, self.phase) = step(self.head, self.phase, self.layout.entries());
-            self.registers.word32(head_doorbell(IO)).store(self.head, Ordering::Release);
+            let completion = self.take_completion(IO).or_else(|| self.take_completion(ADMIN))?;
             let place = self.out.get_mut(usize::from(completion.cid));
             // One for a command that is not under way is the device's fault, and nobody's answer.
             if let Some(Some(_)) = place.map(Option::take) {
@@ -454,9 +487,20 @@ impl Queue {
         }
     }
 
+    fn take_completion(&mut self, queue: u16) -> Option<Completion> {
+        let completion = self.pop(queue)?;
+        let entries = self.layout.entries();
+        let pair = &mut self.pairs[usize::from(queue)];
+        pair.head = (pair.head + 1) % entries;
+        pair.phase ^= pair.head == 0;
+        self.registers.word32(head_doorbell(queue)).store(pair.head, Ordering::Release);
+        Some(completion)
+    }
+
     /// The completion at a queue's head, if it is there.
-    fn pop(&self, queue: u64, head: u32, phase: bool) -> Option<Completion> {
-        let at = queue + u64::from(head) * COMPLETION_BYTES as u64;
+    fn pop(&self, queue: u16) -> Option<Completion> {
+        let Pair { head, phase, .. } = self.pairs[usize::from(queue)];
+        let at = self.layout.completion[usize::from(queue)] + u64::from(head) * COMPLETION_BYTES as u64;
         // The last word says that the rest is there.
         let last = self.memory.word32(at + COMPLETION_BYTES as u64 - 4).load(Ordering::Acquire);
         if (last >> 16 & 1 == 1) != phase {
@@ -480,7 +524,7 @@ impl Queue {
         let _ = rustix::io::read(&self.event, &mut count);
         self.registers.word32(armed(0)).store(1, Ordering::Release);
         fence(Ordering::SeqCst);
-        self.pop(self.layout.completion, self.head, self.phase).is_none()
+        self.pop(IO).or_else(|| self.pop(ADMIN)).is_none()
     }
 
     /// Sleeps until a command ends, and reaps it; nothing when none has within `limit`, or when the device has gone
@@ -542,9 +586,9 @@ impl Queue {
             let why = "it is another device than before, or has another size".to_owned();
             return Err(QueueError::Refused { socket: self.path.clone(), why });
         }
-        let again: Vec<Command> = self.out.iter().flatten().copied().collect();
-        for command in &again {
-            self.push(command);
+        let again: Vec<(u16, Command)> = self.out.iter().flatten().copied().collect();
+        for (queue, command) in &again {
+            self.push(*queue, command);
         }
         self.ring();
         Ok(())
@@ -552,42 +596,42 @@ impl Queue {
 
     /// Enables the controller, asks what there is, and makes the queues for I/O.
     fn bring_up(&mut self) -> Result<NamespaceInfo, QueueError> {
-        let failed = |why: String| QueueError::Controller { socket: self.path.clone(), why };
-        let memory = self.memory.bytes();
-        memory.fill(ADMIN_COMPLETION, PAGE_BYTES, 0);
-        let entries = u64::from(self.layout.entries());
-        memory.fill(self.layout.completion, entries * COMPLETION_BYTES as u64, 0);
+        let failed =
+            |queue: &Queue, why: &str| QueueError::Controller { socket: queue.path.clone(), why: why.to_owned() };
+        self.pairs = [Pair::NEW; 2];
+        let entries = self.layout.entries();
+        for queue in self.layout.completion {
+            self.memory.bytes().fill(queue, u64::from(entries) * COMPLETION_BYTES as u64, 0);
+        }
         let set = |offset: u64, value: u64| {
             self.registers.word32(offset).store(value as u32, Ordering::Relaxed);
             self.registers.word32(offset + 4).store((value >> 32) as u32, Ordering::Relaxed);
         };
-        set(ASQ, ADMIN_SUBMISSION);
-        set(ACQ, ADMIN_COMPLETION);
-        let sizes = (ADMIN_ENTRIES - 1) | (ADMIN_ENTRIES - 1) << 16;
+        set(ASQ, self.layout.submission[usize::from(ADMIN)]);
+        set(ACQ, self.layout.completion[usize::from(ADMIN)]);
+        let sizes = (entries - 1) | (entries - 1) << 16;
         self.registers.word32(AQA).store(sizes, Ordering::Relaxed);
         self.registers.word32(CC).store(CC_ENTRIES | CC_EN, Ordering::Release);
         self.peer.bell.ring();
         let status = || self.registers.word32(CSTS).load(Ordering::Acquire);
         self.await_answer(|| status() & (CSTS_RDY | CSTS_CFS) != 0)?;
         if status() & CSTS_CFS != 0 {
-            return Err(failed("it reports a fatal error".to_owned()));
+            return Err(failed(self, "it reports a fatal error"));
         }
-        let mut link = Admin { queue: self, tail: 0, head: 0, phase: true };
-        let controller = link.identify(0x01, 0)?;
-        let namespace = link.identify(0x00, 1)?;
+        let controller = self.identify(0x01, 0)?;
+        let namespace = self.identify(0x00, 1)?;
         let queue = |opcode, base, last| Command {
             dptr: DataPointer::Prp(base, 0),
-            cdw: [u32::from(IO) | (entries as u32 - 1) << 16, last, 0, 0, 0, 0],
+            cdw: [u32::from(IO) | (entries - 1) << 16, last, 0, 0, 0, 0],
             ..Command::new(opcode, 0)
         };
         // PC in bit 0, IEN in bit 1 and vector 0; the completion queue in bits 31:16.
-        let (submission, completion) = (link.queue.layout.submission, link.queue.layout.completion);
-        link.run(queue(admin::CREATE_CQ, completion, 0b11))?;
-        link.run(queue(admin::CREATE_SQ, submission, 1 | u32::from(IO) << 16))?;
-        (self.tail, self.head, self.phase) = (0, 0, true);
+        let Layout { submission, completion, .. } = self.layout;
+        self.run(queue(admin::CREATE_CQ, completion[usize::from(IO)], 0b11))?;
+        self.run(queue(admin::CREATE_SQ, submission[usize::from(IO)], 1 | u32::from(IO) << 16))?;
         let blocks = u64::from_le_bytes(namespace[..8].try_into().expect("eight bytes"));
         if blocks == 0 {
-            return Err(failed("it has no namespace 1".to_owned()));
+            return Err(failed(self, "it has no namespace 1"));
         }
         Ok(NamespaceInfo {
             blocks,
@@ -610,32 +654,16 @@ impl Queue {
         }
         Ok(())
     }
-}
 
-/// The admin queue, one command at a time.
-struct Admin<'a> {
-    queue: &'a Queue,
-    tail: u32,
-    head: u32,
-    phase: bool,
-}
-
-impl Admin<'_> {
+    /// Carries out an admin command before there are others.
     fn run(&mut self, command: Command) -> Result<(), QueueError> {
-        let queue = self.queue;
-        let at = ADMIN_SUBMISSION + u64::from(self.tail) * COMMAND_BYTES as u64;
-        queue.memory.bytes().write(at, &command.encode());
-        self.tail = (self.tail + 1) % ADMIN_ENTRIES;
-        queue.registers.word32(tail_doorbell(0)).store(self.tail, Ordering::Release);
-        queue.peer.bell.ring();
-        let (head, phase) = (self.head, self.phase);
-        queue.await_answer(|| queue.pop(ADMIN_COMPLETION, head, phase).is_some())?;
-        let ended = queue.pop(ADMIN_COMPLETION, head, phase).map_or(Status::INTERNAL_ERROR, |ended| ended.status);
-        (self.head, self.phase) = step(head, phase, ADMIN_ENTRIES);
-        queue.registers.word32(head_doorbell(0)).store(self.head, Ordering::Release);
+        self.push(ADMIN, &Command { cid: BRINGING_UP, ..command });
+        self.ring();
+        self.await_answer(|| self.pop(ADMIN).is_some())?;
+        let ended = self.take_completion(ADMIN).map_or(Status::INTERNAL_ERROR, |ended| ended.status);
         if !ended.is_success() {
             let why = format!("admin command {:02X}h ends with {ended}", command.opcode);
-            return Err(QueueError::Controller { socket: queue.path.clone(), why });
+            return Err(QueueError::Controller { socket: self.path.clone(), why });
         }
         Ok(())
     }
@@ -644,14 +672,9 @@ impl Admin<'_> {
         let cdw = [cns, 0, 0, 0, 0, 0];
         self.run(Command { dptr: DataPointer::Prp(IDENTIFY, 0), cdw, ..Command::new(admin::IDENTIFY, nsid) })?;
         let mut page = vec![0; IDENTIFY_BYTES];
-        self.queue.memory.bytes().read(IDENTIFY, &mut page);
+        self.memory.bytes().read(IDENTIFY, &mut page);
         Ok(page)
     }
-}
-
-/// The place after a head, and its phase.
-fn step(head: u32, phase: bool, entries: u32) -> (u32, bool) {
-    if head + 1 == entries { (0, !phase) } else { (head + 1, phase) }
 }
 
 /// Sends the segment and hears whether it is welcome; the device's name.

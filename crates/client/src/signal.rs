@@ -65,16 +65,6 @@ pub fn window_at(address: usize) -> Option<(&'static Shared, u64)> {
     })
 }
 
-/// Keeps signals from this thread, which is the window's own: a handler that touches the window must not run in it.
-pub fn block_all() {
-    let mut all = MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: the pointers are to live values; it is this thread's mask alone.
-    unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        set_mask(all.as_ptr(), std::ptr::null_mut());
-    }
-}
-
 /// Sets this thread's mask by the system call itself: a program may have functions of its own by the C library's names.
 ///
 /// # Safety

@@ -241,8 +241,9 @@ impl Window {
         run: impl FnOnce(&Shared) + Send + 'static,
     ) -> Result<(), WindowError> {
         let shared = Arc::clone(&self.shared);
+        // It has this thread's mask from its first instruction: a handler that touches the window must not run in it.
+        let _blocked = signal::Blocked::new();
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-            signal::block_all();
             hits::leave_thread();
             if let Some(first) = first {
                 first();

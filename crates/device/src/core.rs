@@ -44,11 +44,13 @@ use crate::profile::{LinkPath, Profile, transfer_ns};
 use crate::status::Status;
 use crate::thermal::{Thermal, Transition};
 
+mod allocation;
 mod drain;
 mod reading;
 mod recovery;
 mod stats;
 
+pub use allocation::Run;
 pub(crate) use reading::Compared;
 pub(crate) use recovery::ReadMedia;
 pub use recovery::{BufferState, RecoveryReport};

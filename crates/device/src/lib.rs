@@ -29,7 +29,7 @@ pub use buffer::{BufferError, BufferReport, Bytes, NoBytes, WriteBuffer};
 pub use compute::Compute;
 pub use core::{
     BufferState, CommandId, Completion, Device, DeviceError, DeviceParams, DeviceSample, DeviceStats, ReadContent,
-    ReadPiece, RecoveryReport, UnitMeta, WriteMeta,
+    ReadPiece, RecoveryReport, Run, UnitMeta, WriteMeta,
 };
 pub use osier_flash::{
     BLOCK_BYTES, Extent, ExtentKind, Geometry, Lba, MediaError, MediaOp, MediaOpKind, MediaResult, Nanos, OpId,

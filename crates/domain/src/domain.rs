@@ -427,7 +427,7 @@ impl Domain {
     }
 
     /// On the device: the next request for the device core: a write that is through its stages, a read that
-    /// has to be fetched, a trim or a flush.
+    /// has to be fetched, or what has no stages.
     pub fn take_store(&mut self) -> Option<Request> {
         self.store.pop_front()
     }
@@ -526,7 +526,7 @@ impl Domain {
             Opcode::Write | Opcode::Read => {
                 self.plan.stage(request.descriptor.tag, request.descriptor.direction(), request.visited)
             }
-            Opcode::Passthrough | Opcode::Trim | Opcode::Flush => None,
+            Opcode::Passthrough | Opcode::Trim | Opcode::Flush | Opcode::Allocation => None,
         }
     }
 

@@ -23,6 +23,9 @@ pub enum Opcode {
     Trim = 3,
     /// Make all that was completed persistent: the Global Persistent Flush barrier.
     Flush = 4,
+    /// Say which blocks take space: as many words of [`osier_device::Run`] in buffer `Raw`, little
+    /// endian, as its units; they need not reach the last block.
+    Allocation = 5,
 }
 
 impl Opcode {
@@ -33,6 +36,7 @@ impl Opcode {
             2 => Opcode::Read,
             3 => Opcode::Trim,
             4 => Opcode::Flush,
+            5 => Opcode::Allocation,
             _ => return None,
         })
     }

@@ -1,8 +1,8 @@
 //! Serves memory over NBD, to measure what the server itself costs: `nbd_memory MEBIBYTES SOCKET` or
 //! `nbd_memory MEBIBYTES ADDRESS:PORT`. Ends when its input ends.
 
-#[allow(clippy::unwrap_used)] // It is the tests'.
-#[path = "../tests/nbd/memory.rs"]
+#[expect(clippy::unwrap_used, reason = "it is the tests'")]
+#[path = "../tests/common/memory.rs"]
 mod memory;
 use osier_front::volume;
 

@@ -7,8 +7,9 @@ use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use osier_client::{Ask, Queue, Slot};
+use osier_client::{ALLOCATION_BLOCKS_MAX, Ask, Queue, Slot};
 use osier_device::Status;
+use osier_nvme::BlockRange;
 
 use crate::volume::{About, BLOCK_BYTES, Ended, Export, Extent, Operation, Outcome, Volume, VolumeError};
 
@@ -56,6 +57,7 @@ impl Export for DeviceExport {
 enum Pending {
     Read(Vec<u8>),
     Write(Vec<u8>),
+    Allocation(BlockRange),
     Other,
 }
 
@@ -90,11 +92,40 @@ impl DeviceVolume {
                 Ok(Outcome::Buffer { buffer, is_hole })
             }
             Pending::Write(buffer) => Ok(Outcome::Buffer { buffer, is_hole: false }),
+            Pending::Allocation(range) => {
+                let (allocated, is_cut) = self.queue.allocated(slot);
+                Ok(Outcome::Extents(extents(range, &allocated, is_cut)))
+            }
             Pending::Other => Ok(Outcome::Done),
         };
         self.queue.release(slot);
         Some(Ended { token, outcome })
     }
+}
+
+/// The blocks of a range, by the parts of it that take space; up to the last of them if there are more.
+fn extents(range: BlockRange, allocated: &[BlockRange], is_cut: bool) -> Vec<Extent> {
+    let (mut at, end) = (range.slba, range.slba + range.blocks);
+    let mut extents = Vec::new();
+    let mut add = |until: u64, is_hole: bool| {
+        let until = until.clamp(at, end);
+        if until > at {
+            extents.push(Extent { blocks: until - at, is_hole });
+            at = until;
+        }
+    };
+    for part in allocated {
+        add(part.slba, true);
+        add(part.slba.saturating_add(part.blocks), false);
+    }
+    if !is_cut {
+        add(end, true);
+    }
+    // A device that says nothing has nothing to say of holes.
+    if extents.is_empty() {
+        extents.push(Extent { blocks: range.blocks, is_hole: false });
+    }
+    extents
 }
 
 fn error_of(status: Status) -> VolumeError {
@@ -133,12 +164,6 @@ impl Volume for DeviceVolume {
             self.ended.push(Ended { token, outcome: Err(VolumeError::ShutDown) });
             return Ok(());
         }
-        // The device cannot say yet what takes space: all of it may.
-        if let Operation::Allocation { blocks, .. } = operation {
-            let extents = vec![Extent { blocks, is_hole: false }];
-            self.ended.push(Ended { token, outcome: Ok(Outcome::Extents(extents)) });
-            return Ok(());
-        }
         let Some(slot) = self.queue.take() else { return Err(operation) };
         let (ask, pending) = match operation {
             Operation::Read { block, buffer } => {
@@ -152,7 +177,11 @@ impl Volume for DeviceVolume {
             Operation::WriteZeroes { block, blocks, may_deallocate, fua } => {
                 (Ask::WriteZeroes { block, blocks, deallocate: may_deallocate, fua }, Pending::Other)
             }
-            Operation::Flush | Operation::Allocation { .. } => (Ask::Flush, Pending::Other),
+            Operation::Flush => (Ask::Flush, Pending::Other),
+            Operation::Allocation { block, blocks } => {
+                let range = BlockRange { slba: block, blocks: blocks.min(ALLOCATION_BLOCKS_MAX) };
+                (Ask::Allocation { block, blocks: range.blocks }, Pending::Allocation(range))
+            }
         };
         self.out[slot.index()] = Some((token, pending));
         self.queue.submit(slot, &ask);
@@ -189,5 +218,32 @@ impl Volume for DeviceVolume {
         // Nothing says that a device has come back, so nobody may wait for that.
         let is_here = self.lost.is_none() || self.has_failed;
         is_here && self.ended.is_empty() && self.queue.arm()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extents_are_the_parts_of_a_range_and_what_lies_between_them() {
+        let range = BlockRange { slba: 100, blocks: 50 };
+        let parts = |list: &[(u64, u64)]| -> Vec<BlockRange> {
+            list.iter().map(|&(slba, blocks)| BlockRange { slba, blocks }).collect()
+        };
+        let found = |list: &[(u64, u64)], is_cut| -> Vec<(u64, bool)> {
+            extents(range, &parts(list), is_cut).iter().map(|extent| (extent.blocks, extent.is_hole)).collect()
+        };
+        assert_eq!(found(&[], false), [(50, true)]);
+        assert_eq!(found(&[(100, 50)], false), [(50, false)]);
+        assert_eq!(
+            found(&[(110, 5), (115, 5), (140, 10)], false),
+            [(10, true), (5, false), (5, false), (20, true), (10, false)]
+        );
+        assert_eq!(found(&[(110, 5)], true), [(10, true), (5, false)], "of what is behind nothing is known");
+        // What a device must not say has no effect outside of the range, and is never taken for a hole.
+        assert_eq!(found(&[], true), [(50, false)]);
+        assert_eq!(found(&[(0, 120), (140, u64::MAX)], false), [(20, false), (20, true), (10, false)]);
+        assert_eq!(found(&[(120, 5), (110, 5)], false), [(20, true), (5, false), (25, true)]);
     }
 }

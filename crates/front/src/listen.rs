@@ -1,7 +1,8 @@
 //! Listening, for every front end over sockets: at a TCP address, at a Unix socket, or both; a thread for each client.
 //!
 //! Invariants:
-//! - an address that other machines reach is listened at only when that was asked for by name;
+//! - an address that other machines reach is listened at only where clients prove who they are, or when that was asked
+//!   for by name;
 //! - clients are bounded: those over the limit are told so, and those over a second limit are let go unheard;
 //! - at the end no client is taken any more, and the end waits until each that is here has gone.
 
@@ -24,16 +25,25 @@ const REFUSED_MAX: usize = 8;
 const EXHAUSTED: Duration = Duration::from_millis(100);
 
 /// Where to listen, and for how many.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Places {
     /// An address for TCP, if so; port 0 is any free one.
     pub tcp: Option<SocketAddr>,
     /// Where to make a Unix socket, if so.
     pub unix: Option<PathBuf>,
     /// Whether `tcp` may be an address that other machines reach.
-    pub allow_remote: bool,
+    pub remote: Remote,
     /// Clients at a time.
     pub clients_max: usize,
+}
+
+/// What is done about an address that other machines reach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Remote {
+    /// It is listened at.
+    Allowed,
+    /// It is not, and this is what would make it safe.
+    Refused(&'static str),
 }
 
 /// Why nothing is listened at.
@@ -41,10 +51,15 @@ pub struct Places {
 pub enum ListenError {
     /// Other machines would reach it.
     #[error(
-        "{0} is an address that other machines reach, and this protocol has no password here: give a loopback address \
-         (127.0.0.1), or say that remote clients are wanted (allow_remote, --allow-remote)"
+        "{address} is an address that other machines reach, and whoever does could do everything: give a loopback \
+         address (127.0.0.1), {remedy}, or say that any remote client is wanted (allow_remote, --allow-remote)"
     )]
-    Remote(SocketAddr),
+    Remote {
+        /// The address.
+        address: SocketAddr,
+        /// What would make it safe.
+        remedy: &'static str,
+    },
     /// Nowhere to listen.
     #[error("no address to listen at: give a TCP address or the path of a Unix socket")]
     Nowhere,
@@ -179,7 +194,7 @@ impl<S: Service> Listening<S> {
         let mut listeners = Vec::new();
         let mut tcp = None;
         if let Some(address) = places.tcp {
-            let (listener, bound) = listen_tcp(address, places.allow_remote)?;
+            let (listener, bound) = listen_tcp(address, places.remote)?;
             tcp = Some(bound);
             listeners.push(Listener::Tcp(listener));
         }
@@ -250,9 +265,11 @@ fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> ListenError {
     move |source| ListenError::System { what, source }
 }
 
-fn listen_tcp(address: SocketAddr, allow_remote: bool) -> Result<(TcpListener, SocketAddr), ListenError> {
-    if !address.ip().is_loopback() && !allow_remote {
-        return Err(ListenError::Remote(address));
+fn listen_tcp(address: SocketAddr, remote: Remote) -> Result<(TcpListener, SocketAddr), ListenError> {
+    if let Remote::Refused(remedy) = remote
+        && !address.ip().is_loopback()
+    {
+        return Err(ListenError::Remote { address, remedy });
     }
     let what = format!("listen at {address}");
     let listener = TcpListener::bind(address).map_err(|source| match source.kind() {

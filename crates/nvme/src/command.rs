@@ -37,6 +37,8 @@ pub mod admin {
     pub const KEEP_ALIVE: u8 = 0x18;
     /// Format NVM (NVM Command Set).
     pub const FORMAT_NVM: u8 = 0x80;
+    /// Get LBA Status (NVM Command Set).
+    pub const GET_LBA_STATUS: u8 = 0x86;
 }
 
 /// The opcode of all Fabrics commands; what they are is in FCTYPE, byte 4 ("Fabrics Command Types").

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use osier_device::Status;
 
+use crate::allocation::AllocationQuery;
 use crate::command::{Command, admin};
 use crate::features::Features;
 use crate::identify::{self, ERRORS_MAX, EVENTS_MAX, IDENTIFY_BYTES};
@@ -104,6 +105,8 @@ pub enum Admin {
         /// Which.
         nsid: u32,
     },
+    /// Which blocks take space.
+    Allocation(AllocationQuery),
 }
 
 /// What the client has not been told of.
@@ -274,6 +277,7 @@ impl Controller {
                 debug_assert!(bytes <= LOG_BYTES_MAX);
                 (Direction::FromController, bytes)
             }
+            admin::GET_LBA_STATUS => (Direction::FromController, AllocationQuery::bytes(command)?),
             _ => (Direction::None, 0),
         })
     }
@@ -304,16 +308,20 @@ impl Controller {
             admin::ABORT => Ok(Admin::Abort { sqid: command.cdw[0] as u16, cid: (command.cdw[0] >> 16) as u16 }),
             admin::CREATE_CQ | admin::CREATE_SQ | admin::DELETE_CQ | admin::DELETE_SQ => Ok(Admin::Queue),
             admin::FORMAT_NVM => self.format(command),
+            admin::GET_LBA_STATUS => {
+                let namespace = self.namespace(command.nsid).ok_or(INVALID_NAMESPACE)?;
+                AllocationQuery::decode(command, namespace).map(Admin::Allocation)
+            }
             _ => Err(INVALID_OPCODE),
         }
     }
 
-    /// Whether controllers that are reached like this one have a command: queues are made in memory alone, and a
-    /// discovery controller has nothing but what it says ("Discovery Controller").
+    /// Whether controllers that are reached like this one have a command: queues are made, and where blocks are is
+    /// said, in memory alone, and a discovery controller has nothing but what it says ("Discovery Controller").
     fn has(&self, opcode: u8) -> bool {
         match self.identity.reach {
             Reach::Memory => true,
-            Reach::Fabric => !log::QUEUE_COMMANDS.contains(&opcode),
+            Reach::Fabric => !log::MEMORY_COMMANDS.contains(&opcode),
             Reach::Discovery => matches!(
                 opcode,
                 admin::IDENTIFY

@@ -72,7 +72,7 @@ pub fn controller(identity: &Identity) -> Vec<u8> {
         .dword(80, VERSION) // VER
         .dword(92, 1 << 8) // OAES: namespace attribute notices
         .byte(111, 1) // CNTRLTYPE: I/O controller
-        .word(256, 1 << 1) // OACS: Format NVM
+        .word(256, 1 << 9 | 1 << 1) // OACS: Get LBA Status, Format NVM
         .byte(258, EVENTS_MAX as u8 - 1) // ACL
         .byte(259, EVENTS_MAX as u8 - 1) // AERL
         .byte(260, 1 << 1 | 1) // FRMW: one slot, read only
@@ -109,6 +109,7 @@ fn over_fabric(page: &mut Page) {
     // Sizes of capsules are in units of 16 bytes.
     let capsule = (COMMAND_BYTES + CAPSULE_DATA_BYTES) as u32 / 16;
     page.byte(76, 1 << 1) // CMIC: the subsystem may have several controllers
+        .word(256, 1 << 1) // OACS: Format NVM
         .dword(96, 1) // CTRATT: host identifiers of 128 bits
         .word(320, (KEEP_ALIVE_UNIT_MS / 100) as u16) // KAS, in units of 100 ms
         .word(514, QUEUE_ENTRIES_MAX) // MAXCMD

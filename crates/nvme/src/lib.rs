@@ -18,6 +18,7 @@
 //! QEMU (`include/block/nvme.h`), and stock Linux is what they are tested with.
 #![forbid(unsafe_code)]
 
+mod allocation;
 mod command;
 mod controller;
 pub mod fabrics;
@@ -36,6 +37,7 @@ pub mod tcp;
 #[cfg(test)]
 mod tests;
 
+pub use allocation::{AllocationQuery, RANGE_BLOCKS_MAX as ALLOCATION_BLOCKS_MAX, allocated};
 pub use command::{
     COMMAND_BYTES, COMPLETION_BYTES, Command, Completion, DataPointer, admin, fabrics as fabrics_command, nvm,
 };

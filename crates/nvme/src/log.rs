@@ -196,11 +196,12 @@ pub fn changed(namespaces: &[u32]) -> Vec<u8> {
 }
 
 /// What only controllers by memory have.
-pub const QUEUE_COMMANDS: [u8; 4] = [admin::DELETE_SQ, admin::CREATE_SQ, admin::DELETE_CQ, admin::CREATE_CQ];
+pub const MEMORY_COMMANDS: [u8; 5] =
+    [admin::DELETE_SQ, admin::CREATE_SQ, admin::DELETE_CQ, admin::CREATE_CQ, admin::GET_LBA_STATUS];
 
 /// Commands Supported and Effects: CSUPP in bit 0, LBCC (content changes) in bit 1.
 pub fn effects(reach: Reach) -> Vec<u8> {
-    const ADMIN: [u8; 12] = [
+    const ADMIN: [u8; 13] = [
         admin::DELETE_SQ,
         admin::CREATE_SQ,
         admin::GET_LOG_PAGE,
@@ -213,11 +214,12 @@ pub fn effects(reach: Reach) -> Vec<u8> {
         admin::ASYNC_EVENT_REQUEST,
         admin::KEEP_ALIVE,
         admin::FORMAT_NVM,
+        admin::GET_LBA_STATUS,
     ];
     const IO: [u8; 7] =
         [nvm::FLUSH, nvm::WRITE, nvm::READ, nvm::COMPARE, nvm::WRITE_ZEROES, nvm::DATASET_MANAGEMENT, nvm::VERIFY];
     let mut page = vec![0; 4096];
-    let has = |opcode: &u8| reach == Reach::Memory || !QUEUE_COMMANDS.contains(opcode);
+    let has = |opcode: &u8| reach == Reach::Memory || !MEMORY_COMMANDS.contains(opcode);
     for opcode in ADMIN.into_iter().filter(has) {
         page[usize::from(opcode) * 4] = 1 | u8::from(opcode == admin::FORMAT_NVM) << 1;
     }

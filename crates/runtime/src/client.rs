@@ -47,6 +47,13 @@ pub enum Ask<'a> {
     },
     /// The Global Persistent Flush barrier.
     Flush,
+    /// Which blocks take space.
+    Allocation {
+        /// First logical block.
+        slba: u64,
+        /// How many.
+        blocks: u32,
+    },
 }
 
 /// A request that ended.
@@ -253,6 +260,7 @@ impl Client {
             }
             Ask::Trim { slba, blocks } => Descriptor { opcode: Opcode::Trim, blocks, slba, ..base },
             Ask::Flush => base,
+            Ask::Allocation { slba, blocks } => Descriptor { opcode: Opcode::Allocation, blocks, slba, ..base },
         }
     }
 
@@ -303,7 +311,7 @@ pub fn request_of(words: &[u64; 8], slot: SlotId, layout: &Layout) -> Option<Req
     let fits = !has_bytes || (1..=layout.request_blocks_max).contains(&descriptor.blocks);
     let units = match descriptor.opcode {
         Opcode::Write | Opcode::Passthrough => descriptor.blocks.div_ceil(u32::from(descriptor.unit_blocks)),
-        Opcode::Read | Opcode::Trim | Opcode::Flush => 0,
+        Opcode::Read | Opcode::Trim | Opcode::Flush | Opcode::Allocation => 0,
     };
     let is_cut = u32::from(descriptor.units) == units && descriptor.unit_blocks <= layout.unit_blocks;
     (is_placed && fits && is_cut).then_some(request)

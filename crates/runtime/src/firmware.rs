@@ -45,6 +45,8 @@ const USAGE_NS: u64 = 50_000_000;
 const BOARD_NS: u64 = 250_000_000;
 /// A refusal of the media is told of, and then the one after so many doublings of their number.
 const TOLD_EVERY_DOUBLINGS: u32 = 4;
+/// Runs of blocks in one answer to which of them take space: they fit a block, and every request has room for one.
+const ALLOCATION_RUNS_MAX: usize = BLOCK_BYTES as usize / size_of::<u32>();
 /// How long an idle device sleeps at most.
 const IDLE_MAX: Duration = Duration::from_millis(1);
 /// How long it sleeps while it has nothing but the media to wait for, and nobody to talk to.
@@ -232,9 +234,21 @@ impl Firmware {
                 self.device.submit_trim(now, id, meta, Lba(descriptor.slba), descriptor.blocks);
             }
             Opcode::Flush => self.device.submit_flush(now, id),
+            Opcode::Allocation => return self.say_allocation(now, *request),
         }
         self.begun[place] = Some(*request);
         self.next_command += 1;
+        Ok(())
+    }
+
+    /// Which blocks take space. That is in the map, so that neither the core nor the media have anything to do.
+    fn say_allocation(&mut self, now: Nanos, mut request: Request) -> Result<(), Status> {
+        let descriptor = &mut request.descriptor;
+        let runs = self.device.allocation(Lba(descriptor.slba), descriptor.blocks, ALLOCATION_RUNS_MAX)?;
+        let words: Vec<u8> = runs.iter().flat_map(|run| run.to_word().to_le_bytes()).collect();
+        self.machine.arena.write_raw(descriptor.slot, 0, &words);
+        descriptor.units = runs.len() as u16;
+        self.answer(now, request);
         Ok(())
     }
 

@@ -538,8 +538,8 @@ impl Host {
         let mut request: Request = *left.request();
         let stream = usize::from(request.stream.0);
         let control = &self.setup.control;
-        // A read leaves no trace and a flush has to be done again: only what changes blocks is known as committed.
-        let changes = !matches!(request.descriptor.opcode, Opcode::Read | Opcode::Flush);
+        // A look leaves no trace and a flush has to be done again: only what changes blocks is known as committed.
+        let changes = !matches!(request.descriptor.opcode, Opcode::Read | Opcode::Flush | Opcode::Allocation);
         let committed = changes && control.is_committed(stream, request.sequence);
         let refused = changes && !committed && request.sequence <= control.cursors()[stream];
         match left {
@@ -564,7 +564,7 @@ fn moved_bytes(request: &Request) -> u64 {
         Opcode::Write | Opcode::Passthrough | Opcode::Read => {
             u64::from(request.descriptor.blocks) * u64::from(BLOCK_BYTES)
         }
-        Opcode::Trim | Opcode::Flush => 0,
+        Opcode::Trim | Opcode::Flush | Opcode::Allocation => 0,
     }
 }
 

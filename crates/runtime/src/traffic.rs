@@ -50,7 +50,7 @@ pub const TRAFFIC_BYTES: u64 = ((CLIENTS + CLIENTS_MAX * CLIENT_WORDS) * 8) as u
 /// What is told apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Read, Compare and Verify.
+    /// Read, Compare, Verify and Get LBA Status; of the last two no bytes go over.
     Read,
     /// Write.
     Write,

@@ -42,16 +42,23 @@ pub struct FrontsArgs {
     /// Serve NBD at this address, such as 127.0.0.1:10809, or at a Unix socket of this path; may be repeated
     #[arg(long, value_name = "ADDRESS:PORT|PATH")]
     pub nbd: Vec<String>,
+    /// Speak TLS alone at NBD's addresses, with the certificates in this directory, to clients that show one of the
+    /// same authority
+    #[arg(long, value_name = "DIR")]
+    pub nbd_tls_certificates: Option<PathBuf>,
     /// Serve NVMe/TCP at this address, such as 127.0.0.1:4420
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub nvme_tcp: Option<SocketAddr>,
+    /// Be a disk of virtual machines (vhost-user-blk) at a Unix socket of this path
+    #[arg(long, value_name = "PATH")]
+    pub vhost_user_blk: Option<PathBuf>,
     /// Mount the device's file system at this directory
     #[arg(long, value_name = "DIR")]
     pub mount: Option<PathBuf>,
     /// Show the dashboard and metrics at this address, such as 127.0.0.1:9630
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub dashboard: Option<SocketAddr>,
-    /// Let front ends listen at addresses that other machines reach; there is neither encryption nor a password
+    /// Let front ends listen at addresses that other machines reach though clients prove nothing
     #[arg(long)]
     pub allow_remote: bool,
 }
@@ -61,7 +68,9 @@ impl FrontsArgs {
     pub fn or(self, configured: &FrontsArgs) -> FrontsArgs {
         FrontsArgs {
             nbd: if self.nbd.is_empty() { configured.nbd.clone() } else { self.nbd },
+            nbd_tls_certificates: self.nbd_tls_certificates.or_else(|| configured.nbd_tls_certificates.clone()),
             nvme_tcp: self.nvme_tcp.or(configured.nvme_tcp),
+            vhost_user_blk: self.vhost_user_blk.or_else(|| configured.vhost_user_blk.clone()),
             mount: self.mount.or_else(|| configured.mount.clone()),
             dashboard: self.dashboard.or(configured.dashboard),
             allow_remote: self.allow_remote || configured.allow_remote,
@@ -71,21 +80,30 @@ impl FrontsArgs {
     /// Each as this program's arguments.
     fn commands(&self, image: &Path) -> Vec<Vec<OsString>> {
         let mut commands: Vec<Vec<OsString>> = Vec::new();
-        let mut add = |command: &str, option: &str, place: &str| {
+        let mut add = |command: &str, option: &str, place: &str, proof: Option<(&str, &PathBuf)>| {
             let mut words: Vec<OsString> = vec![command.into(), image.into(), option.into(), place.into()];
+            if let Some((option, path)) = proof {
+                words.extend([option.into(), path.into()]);
+            }
             if self.allow_remote {
                 words.push("--allow-remote".into());
             }
             commands.push(words);
         };
         for place in &self.nbd {
-            let option = if place.parse::<SocketAddr>().is_ok() { "--listen" } else { "--unix" };
-            add("nbd", option, place);
+            let is_address = place.parse::<SocketAddr>().is_ok();
+            // A Unix socket's directory says who reaches it.
+            let certificates = self.nbd_tls_certificates.as_ref().filter(|_| is_address);
+            let option = if is_address { "--listen" } else { "--unix" };
+            add("nbd", option, place, certificates.map(|directory| ("--tls-certificates", directory)));
         }
         for (command, address) in [("nvme-tcp", self.nvme_tcp), ("dashboard", self.dashboard)] {
             if let Some(address) = address {
-                add(command, "--listen", &address.to_string());
+                add(command, "--listen", &address.to_string(), None);
             }
+        }
+        if let Some(socket) = &self.vhost_user_blk {
+            commands.push(vec!["vhost-user-blk".into(), image.into(), "--socket".into(), socket.into()]);
         }
         if let Some(directory) = &self.mount {
             commands.push(vec!["mount".into(), image.into(), directory.into(), "--foreground".into()]);
@@ -286,7 +304,7 @@ pub fn await_stop_or(stop: &StopFlag, has_ended: impl Fn() -> bool) {
 /// The exit code of a server that cannot listen.
 pub fn code_of_listening(error: &ListenError) -> Exit {
     match error {
-        ListenError::Remote(_) | ListenError::Nowhere | ListenError::NoSocket(_) => Exit::BadInput,
+        ListenError::Remote { .. } | ListenError::Nowhere | ListenError::NoSocket(_) => Exit::BadInput,
         ListenError::PortTaken(_) | ListenError::SocketTaken(_) | ListenError::System { .. } => Exit::Failure,
     }
 }
@@ -299,15 +317,15 @@ mod tests {
     fn what_the_command_line_says_goes_before_the_configuration() {
         let configured = FrontsArgs {
             nbd: vec!["/run/d.nbd".into()],
-            nvme_tcp: None,
+            vhost_user_blk: Some("/run/d.vhost".into()),
             mount: Some("/mnt/e".into()),
             dashboard: Some(([127, 0, 0, 1], 1).into()),
-            allow_remote: false,
+            ..FrontsArgs::default()
         };
         let said = FrontsArgs { nbd: vec!["127.0.0.1:2".into()], ..FrontsArgs::default() };
         let both = said.or(&configured);
         assert_eq!((both.nbd, both.dashboard), (vec!["127.0.0.1:2".into()], configured.dashboard));
-        assert_eq!(both.mount, configured.mount);
+        assert_eq!((both.mount, both.vhost_user_blk), (configured.mount.clone(), configured.vhost_user_blk.clone()));
         assert_eq!(FrontsArgs::default().or(&configured), configured);
     }
 
@@ -315,7 +333,9 @@ mod tests {
     fn each_front_end_is_a_command_of_this_program() {
         let fronts = FrontsArgs {
             nbd: vec!["127.0.0.1:10809".into(), "/run/d.nbd".into()],
+            nbd_tls_certificates: Some("/etc/pki/osier".into()),
             nvme_tcp: Some(([127, 0, 0, 1], 4420).into()),
+            vhost_user_blk: Some("/run/d.vhost".into()),
             mount: Some("/mnt/d".into()),
             dashboard: Some(([127, 0, 0, 1], 9630).into()),
             allow_remote: true,
@@ -324,10 +344,11 @@ mod tests {
         let text: Vec<String> =
             commands.iter().map(|words| words.join(std::ffi::OsStr::new(" ")).into_string().unwrap()).collect();
         let expected = [
-            "nbd /d --listen 127.0.0.1:10809 --allow-remote",
+            "nbd /d --listen 127.0.0.1:10809 --tls-certificates /etc/pki/osier --allow-remote",
             "nbd /d --unix /run/d.nbd --allow-remote",
             "nvme-tcp /d --listen 127.0.0.1:4420 --allow-remote",
             "dashboard /d --listen 127.0.0.1:9630 --allow-remote",
+            "vhost-user-blk /d --socket /run/d.vhost",
             "mount /d /mnt/d --foreground",
         ];
         assert_eq!(text, expected);

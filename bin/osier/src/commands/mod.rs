@@ -21,6 +21,7 @@ pub mod soak;
 pub mod sweep;
 pub mod top;
 pub mod trace;
+pub mod vhost_user_blk;
 pub mod vm;
 pub mod window;
 
@@ -104,6 +105,7 @@ pub fn run(command: Command, context: &Context) -> anyhow::Result<Exit> {
         Command::Serve(args) => serve::run(&args, context),
         Command::Nbd(args) => nbd::run(&args, context),
         Command::NvmeTcp(args) => nvme_tcp::run(&args, context),
+        Command::VhostUserBlk(args) => vhost_user_blk::run(&args, context),
         Command::Dashboard(args) => dashboard::run(&args, context),
         Command::Mount(args) => mount::run(&args, context),
         Command::Fsck(args) => mount::fsck(&args, context),

@@ -8,6 +8,7 @@ use anyhow::Result;
 use clap::Args;
 use osier_front::DeviceExport;
 use osier_front::nbd::{Config, ServeError, Server};
+use osier_front::tls::{Clients, Tls};
 use osier_front::volume::Export;
 use osier_runtime::clients;
 
@@ -34,7 +35,14 @@ pub struct NbdArgs {
     /// The export's name; clients that name none get it too [default: the device's]
     #[arg(long)]
     pub name: Option<String>,
-    /// Listen at an address that other machines reach; there is neither encryption nor a password
+    /// Speak TLS alone, with the ca-cert.pem, server-cert.pem and server-key.pem of this directory, to clients that
+    /// show a certificate of that authority
+    #[arg(long, value_name = "DIR")]
+    pub tls_certificates: Option<PathBuf>,
+    /// Serve clients over TLS that show no certificate, too
+    #[arg(long, requires = "tls_certificates")]
+    pub tls_any_client: bool,
+    /// Listen at an address that other machines reach though clients show no certificate
     #[arg(long)]
     pub allow_remote: bool,
 }
@@ -51,15 +59,23 @@ pub fn run(args: &NbdArgs, context: &Context) -> Result<Exit> {
     // A device that is not up is said now, and not to the first client.
     drop(export.open().map_err(|why| Failure::new(Exit::Missing, why))?);
     let stop = crate::signals::stop_flag()?;
-    let config =
-        Config { tcp: args.listen, unix: args.unix.clone(), allow_remote: args.allow_remote, ..Config::default() };
+    let clients = if args.tls_any_client { Clients::Any } else { Clients::Verified };
+    let tls = args.tls_certificates.as_ref().map(|directory| Tls::of_directory(directory, clients));
+    let config = Config {
+        tcp: args.listen,
+        unix: args.unix.clone(),
+        allow_remote: args.allow_remote,
+        tls: tls.transpose().map_err(|error| Failure::new(Exit::BadInput, error.to_string()))?,
+        ..Config::default()
+    };
+    let scheme = if config.tls.is_some() { "nbds" } else { "nbd" };
     let server = Server::start(vec![Arc::new(export)], config)
         .map_err(|error| Failure::new(code_of(&error), error.to_string()))?;
     if let Some(address) = server.tcp() {
-        tell!("osier: {name} is served at nbd://{address}");
+        tell!("osier: {name} is served at {scheme}://{address}");
     }
     if let Some(path) = &args.unix {
-        tell!("osier: {name} is served at nbd+unix:///?socket={}", path.display());
+        tell!("osier: {name} is served at {scheme}+unix:///?socket={}", path.display());
     }
     fronts::await_stop(&stop);
     server.stop();

@@ -1,6 +1,6 @@
 // The first process of a guest that has a device of the host's, at 10.0.2.2, port `port=`, as a disk: by NVMe/TCP, as the
-// subsystem `nqn=`, for which it asks the discovery controller first; or by NBD (`via=nbd`). It makes a file system of
-// the kind `fs=` there, fills files, disconnects, connects anew, checks the file system and compares the files. Says
+// subsystem `nqn=`, for which it asks the discovery controller first; or by NBD (`via=nbd`); or as a virtio disk of the
+// machine (`via=virtio`). It makes a file system of the kind `fs=` there, fills files, disconnects, connects anew, checks the file system and compares the files. Says
 // `guest: well` at its end, or what is wrong.
 //
 // Modules are in /lib, in the order of /lib/order; the programs of e2fsprogs or xfsprogs in /sbin. What the host's side
@@ -231,14 +231,77 @@ static void disconnect_nvme(void)
     }
 }
 
-static void connect_disk(int is_nbd)
+static void fill(char *bytes, uint64_t seed);
+
+// Reads a number of the disk's from sysfs.
+static long attribute(const char *name)
 {
-    is_nbd ? connect_nbd() : connect_nvme();
+    char path[96];
+    long value = -1;
+    snprintf(path, sizeof path, "/sys/block/vda/%s", name);
+    FILE *file = fopen(path, "r");
+    if (!file || fscanf(file, "%ld", &value) != 1)
+        fail("%s cannot be read", path);
+    fclose(file);
+    return value;
 }
 
-static void disconnect_disk(int is_nbd)
+// A disk of the machine has only to be found; what it says of itself has to be what the device is.
+static void find_virtio(void)
 {
-    is_nbd ? disconnect_nbd() : disconnect_nvme();
+    for (int tries = 0; access(disk, F_OK) != 0; tries++) {
+        if (tries == TRIES)
+            fail("there is no %s", disk);
+        usleep(TRY_US);
+    }
+    char id[32] = "";
+    FILE *file = fopen("/sys/block/vda/serial", "r");
+    if (!file || fscanf(file, "%31s", id) != 1)
+        fail("%s has no name", disk);
+    fclose(file);
+    printf("guest: connected: %s, %ld sectors of %ld, discards %ld, zeroes %ld\n", id, attribute("size"),
+           attribute("queue/logical_block_size"), attribute("queue/discard_max_bytes"),
+           attribute("queue/write_zeroes_max_bytes"));
+}
+
+// Nothing of a disk may stay in the guest's own memory.
+static void forget_virtio(void)
+{
+    int file = open(disk, O_RDWR);
+    if (file < 0 || fsync(file) != 0 || ioctl(file, BLKFLSBUF, 0) != 0)
+        fail("%s cannot be flushed", disk);
+    close(file);
+}
+
+// Writes blocks, discards some and zeroes others: what is not zeroed is as it was, what is zeroed is zero.
+static void cut_virtio(void)
+{
+    static char bytes[CHUNK] __attribute__((aligned(4096))), again[CHUNK] __attribute__((aligned(4096)));
+    uint64_t zeroed[2] = {CHUNK / 4, CHUNK / 4}, discarded[2] = {CHUNK, CHUNK};
+    int file = open(disk, O_RDWR | O_DIRECT);
+    fill(bytes, 77);
+    int done = file >= 0 && pwrite(file, bytes, CHUNK, 0) == CHUNK && pwrite(file, bytes, CHUNK, CHUNK) == CHUNK &&
+               ioctl(file, BLKZEROOUT, zeroed) == 0 && ioctl(file, BLKDISCARD, discarded) == 0 &&
+               pread(file, again, CHUNK, 0) == CHUNK;
+    if (!done)
+        fail("%s cannot be zeroed and discarded", disk);
+    close(file);
+    memset(bytes + CHUNK / 4, 0, CHUNK / 4);
+    if (memcmp(bytes, again, CHUNK) != 0)
+        fail("%s has other bytes where some were zeroed", disk);
+    printf("guest: cut\n");
+}
+
+enum via { NVME, NBD, VIRTIO };
+
+static void connect_disk(enum via via)
+{
+    via == VIRTIO ? find_virtio() : via == NBD ? connect_nbd() : connect_nvme();
+}
+
+static void disconnect_disk(enum via via)
+{
+    via == VIRTIO ? forget_virtio() : via == NBD ? disconnect_nbd() : disconnect_nvme();
 }
 
 // Runs a program; it has to end with 0.
@@ -320,15 +383,19 @@ int main(void)
         fail("the command line cannot be read");
     fclose(line);
     load_modules();
-    bring_network_up();
-    const char *kind = strdup(word("fs", "ext4"));
-    int is_xfs = strcmp(kind, "xfs") == 0, is_nbd = strcmp(word("via", "nvme"), "nbd") == 0;
+    const char *kind = strdup(word("fs", "ext4")), *by = word("via", "nvme");
+    int is_xfs = strcmp(kind, "xfs") == 0;
+    enum via via = strcmp(by, "virtio") == 0 ? VIRTIO : strcmp(by, "nbd") == 0 ? NBD : NVME;
 
-    if (is_nbd)
-        disk = "/dev/nbd0";
-    else
+    if (via != VIRTIO)
+        bring_network_up();
+    if (via == NVME)
         discover();
-    connect_disk(is_nbd);
+    else
+        disk = via == NBD ? "/dev/nbd0" : "/dev/vda";
+    connect_disk(via);
+    if (via == VIRTIO)
+        cut_virtio();
     run(is_xfs ? (char *[]){"/sbin/mkfs.xfs", "-q", "-f", (char *)disk, NULL}
                : (char *[]){"/sbin/mke2fs", "-q", "-F", "-t", "ext4", (char *)disk, NULL});
     printf("guest: made %s\n", kind);
@@ -336,9 +403,9 @@ int main(void)
     write_files();
     if (umount("/mnt") != 0)
         fail("cannot unmount");
-    disconnect_disk(is_nbd);
+    disconnect_disk(via);
 
-    connect_disk(is_nbd);
+    connect_disk(via);
     run(is_xfs ? (char *[]){"/sbin/xfs_repair", "-n", (char *)disk, NULL}
                : (char *[]){"/sbin/e2fsck", "-f", "-n", (char *)disk, NULL});
     printf("guest: checked\n");
@@ -346,7 +413,7 @@ int main(void)
     compare_files();
     if (umount("/mnt") != 0)
         fail("cannot unmount");
-    disconnect_disk(is_nbd);
+    disconnect_disk(via);
     printf("guest: well\n");
     power_off();
 }

@@ -237,9 +237,10 @@ impl<B: Bytes> Device<B> {
         }
     }
 
-    /// Whether the buffer needs a sync to free records.
+    /// Whether the buffer needs a sync to free records. Media that failed never sync again: to ask would be for ever.
     fn wants_release(&self, idle: bool) -> bool {
-        if !self.profile.persistence.pmr_persistent || self.drained.through <= self.drained.synced {
+        let is_synced = self.drained.through <= self.drained.synced;
+        if !self.profile.persistence.pmr_persistent || is_synced || self.ftl.read_only().is_some() {
             return false;
         }
         let unsynced = self.log.live_bytes() - self.drained.undrained_bytes;

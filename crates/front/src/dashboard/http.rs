@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::listen::{ListenError, Listening, Places, Service, Visitor};
+use crate::listen::{ListenError, Listening, Places, Remote, Service, Visitor};
 
 /// Bytes of a request's head.
 const HEAD_BYTES_MAX: usize = 8 << 10;
@@ -77,7 +77,9 @@ impl HttpServer {
     /// # Errors
     /// When the address is one that other machines reach and nobody allowed it, or cannot be had.
     pub fn start(address: SocketAddr, allow_remote: bool, handler: Arc<Handler>) -> Result<HttpServer, ListenError> {
-        let places = Places { tcp: Some(address), unix: None, allow_remote, clients_max: CONNECTIONS_MAX };
+        let remote =
+            if allow_remote { Remote::Allowed } else { Remote::Refused("put a proxy with a password before it") };
+        let places = Places { tcp: Some(address), unix: None, remote, clients_max: CONNECTIONS_MAX };
         let is_loopback = address.ip().is_loopback();
         Ok(HttpServer(Listening::start(Pages { handler, is_loopback }, places)?))
     }
@@ -236,7 +238,7 @@ mod tests {
     #[test]
     fn it_does_not_listen_for_other_machines_unless_it_is_told() {
         let refused = HttpServer::start(([0, 0, 0, 0], 0).into(), false, Arc::new(hello));
-        assert!(matches!(refused, Err(ListenError::Remote(_))));
+        assert!(matches!(refused, Err(ListenError::Remote { .. })));
         let first = HttpServer::start(([127, 0, 0, 1], 0).into(), false, Arc::new(hello)).expect("a free port");
         let second = HttpServer::start(first.tcp().expect("an address"), false, Arc::new(hello));
         assert!(matches!(second, Err(ListenError::PortTaken(_))));

@@ -3,21 +3,22 @@
 //! While nothing is outstanding and nothing unsent, it waits in the call that receives; else it polls. So a client that
 //! asks for one block after the other costs a receive and a send each, and one that is idle costs nothing.
 
-use std::io::{self, IoSlice};
-use std::net::Shutdown;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use osier_nvme::stream::Duplex;
+
 use super::bytes::Bytes;
 use super::lock::RangeLock;
-use super::session::{Answer, End, Event, Limits, Refusal, Session};
-use crate::sys::{self, Patience, Wait};
+use super::session::{Answer, End, Event, Limits, Refusal, Security, Session};
+use crate::line::{Line, milliseconds_until};
+use crate::sys::Patience;
+use crate::tls::Tls;
 use crate::volume::Export;
 
-/// Parts of replies that are sent in one call.
-const PARTS_SENT_MAX: usize = 128;
 /// How long a client may take nothing of what is sent while the server waits for it to end.
 const STUCK_MS_MAX: u32 = 5_000;
 
@@ -32,6 +33,8 @@ pub struct Terms {
     pub limits: Limits,
     /// How long a client may negotiate.
     pub negotiation: Duration,
+    /// How what is said is encrypted, if it has to be.
+    pub tls: Option<Tls>,
     /// Set when the server ends.
     pub stops: Arc<AtomicBool>,
     /// Why the client is turned away, if it is.
@@ -39,7 +42,7 @@ pub struct Terms {
 }
 
 pub struct Connection<'a> {
-    socket: BorrowedFd<'a>,
+    line: Line<'a>,
     session: Session,
     exports: &'a [Served],
     /// The export that was looked at last, and its volume.
@@ -48,6 +51,8 @@ pub struct Connection<'a> {
     terms: Terms,
     /// Until when the negotiation is to be over.
     deadline: Instant,
+    /// What was said so far is to be sent, and then the encryption begins.
+    starts_tls: bool,
     /// The client sends no more, or nobody listens to it any more.
     has_ended: bool,
 }
@@ -63,19 +68,21 @@ pub enum Outcome {
 impl<'a> Connection<'a> {
     pub fn new(socket: &'a OwnedFd, exports: &'a [Served], terms: Terms) -> Connection<'a> {
         let names = exports.iter().map(|served| served.export.name().to_owned()).collect();
-        let mut session = Session::new(names, terms.limits);
+        let security = if terms.tls.is_some() { Security::Required } else { Security::None };
+        let mut session = Session::new(names, terms.limits, security);
         if let Some(refusal) = terms.refusal.clone() {
             session.refuse(refusal);
         }
         let deadline = Instant::now() + terms.negotiation;
         Connection {
-            socket: socket.as_fd(),
+            line: Line::new(socket.as_fd()),
             session,
             exports,
             opened: None,
             answers: Vec::new(),
             terms,
             deadline,
+            starts_tls: false,
             has_ended: false,
         }
     }
@@ -102,9 +109,9 @@ impl<'a> Connection<'a> {
             }
             if let Some(end) = self.session.end()
                 && self.session.outstanding() == 0
-                && !self.session.has_output()
+                && !self.has_output()
             {
-                sys::shut_down(self.socket, Shutdown::Write);
+                self.line.shut_down();
                 return Ok(Outcome::Ended(end));
             }
             if !self.await_more()? {
@@ -119,6 +126,7 @@ impl<'a> Connection<'a> {
             while let Some(event) = self.session.next_event() {
                 match event {
                     Event::Open { name } => self.open(name),
+                    Event::StartTls => self.starts_tls = true,
                     Event::Request(request) => {
                         let Some((_, bytes)) = &mut self.opened else { panic!("a request without an export") };
                         bytes.begin(request, self.session.pool());
@@ -158,22 +166,30 @@ impl<'a> Connection<'a> {
 
     /// Sends what there is room for; whether that was anything.
     fn send(&mut self) -> io::Result<bool> {
-        let mut has_sent = false;
-        while self.session.has_output() {
-            let mut slices = [IoSlice::new(&[]); PARTS_SENT_MAX];
-            let count = self.session.output(&mut slices);
-            let Some(sent) = sys::send(self.socket, &slices[..count])? else { break };
-            self.session.sent(sent);
-            has_sent = true;
+        let has_sent = self.line.send(&mut self.session)?;
+        if self.starts_tls
+            && !self.session.has_output()
+            && let Some(tls) = &self.terms.tls
+        {
+            self.starts_tls = false;
+            self.line.secure(Arc::clone(&tls.config))?;
+            self.session.secured();
         }
         Ok(has_sent)
+    }
+
+    fn has_output(&self) -> bool {
+        self.session.has_output() || self.line.has_output()
     }
 
     /// Waits until there is something to do, and receives what is there. False: it took too long.
     fn await_more(&mut self) -> io::Result<bool> {
         let is_transmitting = self.session.is_transmitting();
         let may_receive = !self.has_ended && !self.session.space()[0].is_empty();
-        let has_output = self.session.has_output();
+        if may_receive && self.line.has_input() {
+            return self.receive_if(true);
+        }
+        let has_output = self.has_output();
         let is_busy = self.opened.as_ref().is_some_and(|(_, bytes)| bytes.is_busy());
         if is_transmitting && may_receive && !has_output && !is_busy {
             self.receive(Patience::Wait)?;
@@ -190,11 +206,8 @@ impl<'a> Connection<'a> {
         } else if is_transmitting {
             None
         } else {
-            let left = self.deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(false);
-            }
-            Some(left.as_millis() as u32 + 1)
+            let Some(left) = milliseconds_until(self.deadline) else { return Ok(false) };
+            Some(left)
         };
         let began = Instant::now();
         self.wait(may_receive, has_output, milliseconds)?;
@@ -206,19 +219,14 @@ impl<'a> Connection<'a> {
     }
 
     fn wait(&self, to_read: bool, to_write: bool, milliseconds: Option<u32>) -> io::Result<()> {
-        let of_event = |fd| Wait { fd, to_read: true, to_write: false };
-        let mut waits = Vec::with_capacity(3);
-        // A socket whose client has gone is always ready, so one that nothing is wanted of is left out.
-        if to_read || to_write {
-            waits.push(Wait { fd: self.socket, to_read, to_write });
-        }
+        let mut events = Vec::with_capacity(2);
         if let Some((_, bytes)) = &self.opened
             && bytes.is_busy()
         {
-            waits.push(of_event(bytes.event()));
-            waits.extend(bytes.turn_event().map(of_event));
+            events.push(bytes.event());
+            events.extend(bytes.turn_event());
         }
-        sys::wait(&waits, milliseconds)
+        self.line.wait(to_read, to_write, &events, milliseconds)
     }
 
     fn receive_if(&mut self, may_receive: bool) -> io::Result<bool> {
@@ -229,20 +237,15 @@ impl<'a> Connection<'a> {
     }
 
     fn receive(&mut self, patience: Patience) -> io::Result<()> {
-        let mut space = self.session.space();
-        let slices = if space[1].is_empty() { &mut space[..1] } else { &mut space[..] };
-        let received = match sys::receive(self.socket, slices, patience) {
-            Ok(None) => return Ok(()),
-            Ok(Some(received)) => received,
-            // A client that has gone is no error of the server.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => 0,
-            Err(error) => return Err(error),
-        };
-        if received == 0 {
-            self.has_ended = true;
-            self.session.input_ended();
+        match self.line.receive(&mut self.session, patience) {
+            Ok(more) => self.has_ended |= !more,
+            Err(error) => {
+                // It is to hear why, where that is for the server to say.
+                self.session.output_ended();
+                self.line.linger(&mut self.session);
+                return Err(error);
+            }
         }
-        self.session.filled(received);
         Ok(())
     }
 }

@@ -10,7 +10,8 @@ use super::connection::{Connection, Outcome, Served, Terms};
 use super::lock::RangeLock;
 use super::session::{End, Limits, Refusal};
 use super::wire::STRING_BYTES_MAX;
-use crate::listen::{ListenError, Listening, Places, Service, Visitor};
+use crate::listen::{ListenError, Listening, Places, Remote, Service, Visitor};
+use crate::tls::Tls;
 use crate::volume::Export;
 
 /// How exports are served.
@@ -20,8 +21,10 @@ pub struct Config {
     pub tcp: Option<SocketAddr>,
     /// Where to make a Unix socket, if so.
     pub unix: Option<PathBuf>,
-    /// Whether `tcp` may be an address that other machines reach. There is neither encryption nor a password.
+    /// Whether `tcp` may be an address that other machines reach though clients prove nothing.
     pub allow_remote: bool,
+    /// How everything is encrypted, if it has to be. Where it verifies clients, other machines may reach `tcp`.
+    pub tls: Option<Tls>,
     /// Clients at a time.
     pub connections_max: usize,
     /// How long a client may negotiate.
@@ -36,6 +39,7 @@ impl Default for Config {
             tcp: None,
             unix: None,
             allow_remote: false,
+            tls: None,
             connections_max: 64,
             negotiation: Duration::from_secs(30),
             limits: Limits::default(),
@@ -79,7 +83,11 @@ impl Server {
         let places = Places {
             tcp: config.tcp,
             unix: config.unix.clone(),
-            allow_remote: config.allow_remote,
+            remote: match &config.tls {
+                Some(tls) if tls.verifies_clients() => Remote::Allowed,
+                _ if config.allow_remote => Remote::Allowed,
+                _ => Remote::Refused("have clients show certificates (--tls-certificates)"),
+            },
             clients_max: config.connections_max,
         };
         let exports = Exports { served: exports.into_iter().map(serve).collect(), config };
@@ -136,6 +144,7 @@ impl Service for Exports {
         let terms = Terms {
             limits: self.config.limits,
             negotiation: self.config.negotiation,
+            tls: self.config.tls.clone(),
             stops: Arc::clone(visitor.stops),
             refusal: visitor.is_too_many.then(|| Refusal::Policy(text())),
         };

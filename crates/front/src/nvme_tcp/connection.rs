@@ -6,9 +6,9 @@
 //! Whatever ends a connection, its volume goes before the target hears that the connection has left, and only then may
 //! the same host connect anew: so nothing that it had under way here overtakes what it sends next.
 
-use std::io::{self, IoSlice, IoSliceMut};
-use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -17,20 +17,18 @@ use osier_nvme::fabrics::{Answer, CONNECT_BYTES, Change, ConnectData, Connected,
 use osier_nvme::status::{
     ABORT_REQUESTED, COMMAND_SEQUENCE_ERROR, CONNECT_BUSY, INVALID_NAMESPACE, INVALID_OPCODE, SGL_LENGTH_INVALID,
 };
+use osier_nvme::stream::Duplex;
 use osier_nvme::tcp::{End, Limits, Request, Response, Session};
 use osier_nvme::{Admin, BlockRange, Command, Controller, Direction, Io, fabrics_command, ranges};
 
 use super::blocks::{Blocks, Finished, Owner, PIECE_BYTES};
 use super::server::Shared;
+use crate::line::{Line, milliseconds_until};
 use crate::listen::Visitor;
-use crate::sys::{self, Patience, Wait};
+use crate::sys::Patience;
 
-/// Parts of what is sent that are sent in one call.
-const PARTS_SENT_MAX: usize = 128;
 /// How long a host that reconnects waits for what it had before to leave.
 const LEAVING_MAX: Duration = Duration::from_secs(5);
-/// How long a host may take to close a connection that was ended.
-const LINGER_MAX: Duration = Duration::from_secs(1);
 
 /// Whether a command's data are ranges.
 fn is_list(io: &Io) -> bool {
@@ -50,7 +48,7 @@ pub enum Outcome {
 pub struct Connection<'a> {
     shared: &'a Shared,
     visitor: &'a Visitor<'a>,
-    socket: BorrowedFd<'a>,
+    line: Line<'a>,
     session: Session,
     place: Option<Place>,
     blocks: Option<Blocks>,
@@ -76,7 +74,7 @@ impl<'a> Connection<'a> {
         Connection {
             shared,
             visitor,
-            socket: visitor.socket.as_fd(),
+            line: Line::new(visitor.socket.as_fd()),
             session: Session::new(Limits { piece_bytes: PIECE_BYTES, ..shared.config.limits }),
             place: None,
             blocks: None,
@@ -94,7 +92,7 @@ impl<'a> Connection<'a> {
     pub fn serve(&mut self) -> io::Result<Outcome> {
         loop {
             self.work();
-            match self.send() {
+            match self.line.send(&mut self.session) {
                 // What was sent may have made room for what waits, and no more bytes need come to say so.
                 Ok(true) if self.session.has_more() => continue,
                 Ok(_) => {}
@@ -233,7 +231,7 @@ impl<'a> Connection<'a> {
 
     /// Where the host has reached this.
     fn portal(&self) -> io::Result<Portal> {
-        let address: SocketAddr = TcpStream::from(self.socket.try_clone_to_owned()?).local_addr()?;
+        let address: SocketAddr = TcpStream::from(self.visitor.socket.try_clone()?).local_addr()?;
         Ok(Portal { address: address.ip().to_string(), is_ipv6: address.is_ipv6(), port: address.port() })
     }
 
@@ -315,7 +313,7 @@ impl<'a> Connection<'a> {
                 self.session.respond(command.cid, Response { status: Status::SUCCESS, result, data });
             }
             Admin::Held => {}
-            Admin::Queue => return Err(INVALID_OPCODE),
+            Admin::Queue | Admin::Allocation(_) => return Err(INVALID_OPCODE),
             Admin::Abort { sqid, cid } => self.abort(place, command.cid, (sqid, cid)),
             Admin::Format { nsid } => self.format(place, *command, nsid)?,
         }
@@ -390,19 +388,6 @@ impl<'a> Connection<'a> {
         Ok(())
     }
 
-    /// Sends what there is room for; whether that was anything.
-    fn send(&mut self) -> io::Result<bool> {
-        let mut has_sent = false;
-        while self.session.has_output() {
-            let mut slices = [IoSlice::new(&[]); PARTS_SENT_MAX];
-            let count = self.session.output(&mut slices);
-            let Some(sent) = sys::send(self.socket, &slices[..count])? else { break };
-            self.session.sent(sent);
-            has_sent = true;
-        }
-        Ok(has_sent)
-    }
-
     /// Waits until there is something to do, and receives what is there. False: it took too long.
     fn await_more(&mut self) -> io::Result<bool> {
         let may_receive = !self.session.space()[0].is_empty();
@@ -410,26 +395,25 @@ impl<'a> Connection<'a> {
         let is_busy = self.blocks.as_ref().is_some_and(Blocks::is_busy);
         let is_io = self.place.is_some_and(|place| place.qid > 0);
         if is_io && may_receive && !has_output && !is_busy {
-            self.receive(Patience::Wait)?;
+            self.line.receive(&mut self.session, Patience::Wait)?;
             return Ok(true);
         }
         let has_ended = is_busy && self.blocks.as_mut().is_some_and(|blocks| !blocks.arm());
         if !has_ended {
             let milliseconds = match self.place {
                 None => {
-                    let left = self.deadline.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        return Ok(false);
-                    }
-                    Some(left.as_millis() as u32 + 1)
+                    let Some(left) = milliseconds_until(self.deadline) else { return Ok(false) };
+                    Some(left)
                 }
                 Some(place) if place.qid == 0 => self.expire(),
                 Some(_) => None,
             };
-            self.wait(may_receive, has_output, is_busy, milliseconds)?;
+            let busy = self.blocks.as_ref().filter(|_| is_busy);
+            let events: Vec<_> = busy.map(Blocks::event).into_iter().collect();
+            self.line.wait(may_receive, has_output, &events, milliseconds)?;
         }
         if may_receive {
-            self.receive(Patience::DoNotWait)?;
+            self.line.receive(&mut self.session, Patience::DoNotWait)?;
         }
         Ok(true)
     }
@@ -448,34 +432,6 @@ impl<'a> Connection<'a> {
         next.map(|next| u32::try_from(next.saturating_sub(now_ms)).unwrap_or(u32::MAX).saturating_add(1))
     }
 
-    fn wait(&self, to_read: bool, to_write: bool, is_busy: bool, milliseconds: Option<u32>) -> io::Result<()> {
-        let mut waits = Vec::with_capacity(2);
-        if to_read || to_write {
-            waits.push(Wait { fd: self.socket, to_read, to_write });
-        }
-        if let Some(blocks) = self.blocks.as_ref().filter(|_| is_busy) {
-            waits.push(Wait { fd: blocks.event(), to_read: true, to_write: false });
-        }
-        sys::wait(&waits, milliseconds)
-    }
-
-    fn receive(&mut self, patience: Patience) -> io::Result<()> {
-        let mut space = self.session.space();
-        let slices = if space[1].is_empty() { &mut space[..1] } else { &mut space[..] };
-        let received = match sys::receive(self.socket, slices, patience) {
-            Ok(None) => return Ok(()),
-            Ok(Some(received)) => received,
-            // A host that has gone is no error of the server.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => 0,
-            Err(error) => return Err(error),
-        };
-        if received == 0 {
-            self.session.input_ended();
-        }
-        self.session.filled(received);
-        Ok(())
-    }
-
     /// What was said last is lost if the connection is closed while bytes of the host's are not read; so it gets a
     /// moment to close first ("Transport Connection Termination").
     fn linger(&mut self) {
@@ -484,25 +440,6 @@ impl<'a> Connection<'a> {
         if !matches!(self.session.end(), Some(End::Violation(_) | End::Closed)) {
             return;
         }
-        let until = Instant::now() + LINGER_MAX;
-        loop {
-            let left = until.saturating_duration_since(Instant::now()).as_millis() as u32;
-            if left == 0 || self.send().is_err() {
-                return;
-            }
-            let has_output = self.session.has_output();
-            if !has_output {
-                sys::shut_down(self.socket, Shutdown::Write);
-            }
-            let waits = [Wait { fd: self.socket, to_read: true, to_write: has_output }];
-            if sys::wait(&waits, Some(left)).is_err() {
-                return;
-            }
-            let mut bytes = [0; 4096];
-            match sys::receive(self.socket, &mut [IoSliceMut::new(&mut bytes)], Patience::DoNotWait) {
-                Ok(Some(0)) | Err(_) => return,
-                Ok(_) => {}
-            }
-        }
+        self.line.linger(&mut self.session);
     }
 }

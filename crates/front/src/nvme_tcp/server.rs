@@ -11,7 +11,7 @@ use osier_nvme::{Health, Identity, Namespace, Reach};
 
 use super::blocks::PIECE_BLOCKS;
 use super::connection::{Connection, Outcome};
-use crate::listen::{ListenError, Listening, Places, Service, Visitor};
+use crate::listen::{ListenError, Listening, Places, Remote, Service, Visitor};
 use crate::volume::{About, Export, Volume};
 
 /// How a namespace is served.
@@ -94,7 +94,11 @@ impl Server {
         let places = Places {
             tcp: Some(config.listen),
             unix: None,
-            allow_remote: config.allow_remote,
+            remote: if config.allow_remote {
+                Remote::Allowed
+            } else {
+                Remote::Refused("reach it by a tunnel (ssh -L)")
+            },
             clients_max: config.connections_max,
         };
         let namespace = subsystem.namespaces[0].clone();

@@ -205,8 +205,6 @@ impl Drop for Memory {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test")]
-
     use std::collections::BTreeMap;
     use std::os::unix::fs::MetadataExt;
 

@@ -2,8 +2,9 @@
 
 use std::fs;
 
-use super::memory::Disk;
-use super::{Rig, installed, noise, succeed};
+use super::common::memory::Disk;
+use super::common::noise;
+use super::{Rig, installed, succeed};
 
 #[test]
 fn nbdinfo_is_told_what_the_export_can() {
@@ -67,12 +68,17 @@ fn nbdcopy_copies_both_ways_whatever_the_order_in_which_requests_end() {
 
 #[test]
 fn nbdsh_finds_each_command_as_it_should_be() {
-    let Some(mut nbdsh) = installed("nbdsh") else { return };
     let rig = Rig::with(Disk::new(256), Some(3), |_| {});
+    each_command(&rig.unix());
+}
+
+/// Tries each command over an export of 256 blocks that are all holes.
+pub fn each_command(uri: &str) {
+    let Some(mut nbdsh) = installed("nbdsh") else { return };
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/nbd/commands.py");
     // nbdsh takes the first python3, and its module belongs to the system's.
     let script = format!("exec(open({script:?}).read())");
-    nbdsh.args(["-c", &script]).env("NBD_URI", rig.unix()).env("PATH", "/usr/bin:/bin");
+    nbdsh.args(["-c", &script]).env("NBD_URI", uri).env("PATH", "/usr/bin:/bin");
     let said = succeed(&mut nbdsh);
     assert_eq!(said.trim_end(), "done");
 }

@@ -10,6 +10,8 @@ def connect():
     handle = nbd.NBD()
     handle.add_meta_context(nbd.CONTEXT_BASE_ALLOCATION)
     handle.set_strict_mode(0)
+    # Certificates, where the URI names some.
+    handle.set_uri_allow_local_file(True)
     handle.connect_uri(uri)
     return handle
 

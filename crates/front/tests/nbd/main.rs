@@ -1,22 +1,22 @@
 //! The NBD server over real sockets: with the clients that people use, and with one that behaves badly.
 
-#![allow(clippy::unwrap_used)]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod clients;
-mod memory;
+#[path = "../common/mod.rs"]
+mod common;
 mod raw;
 mod serving;
-
-use osier_front::volume;
+mod tls;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Arc, Once};
 
-use memory::{Disk, MemoryExport};
+use common::export;
+use common::memory::Disk;
 use osier_front::nbd::{Config, Server};
-use osier_front::volume::Export;
 
 /// A server over memory, and where it is.
 struct Rig {
@@ -34,15 +34,13 @@ impl Rig {
     fn with(disk: Disk, late: Option<u64>, change: impl FnOnce(&mut Config)) -> Rig {
         let directory = tempfile::tempdir().unwrap();
         let disk = Arc::new(disk);
-        let export = MemoryExport { late, ..MemoryExport::new("memory", &disk) };
-        let exports: Vec<Arc<dyn Export>> = vec![Arc::new(export)];
         let mut config = Config {
             tcp: Some(([127, 0, 0, 1], 0).into()),
             unix: Some(directory.path().join("socket")),
             ..Config::default()
         };
         change(&mut config);
-        Rig { server: Server::start(exports, config).unwrap(), directory, disk }
+        Rig { server: Server::start(vec![export(&disk, late)], config).unwrap(), directory, disk }
     }
 
     fn socket(&self) -> PathBuf {
@@ -89,14 +87,4 @@ fn succeed(command: &mut Command) -> String {
     let said = String::from_utf8_lossy(&stdout).into_owned();
     assert!(status.success(), "{command:?}: {status}\n{said}\n{}", String::from_utf8_lossy(&stderr));
     said
-}
-
-/// Bytes that are all different enough.
-fn noise(length: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed;
-    let mut draw = || {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 56) as u8
-    };
-    (0..length).map(|_| draw()).collect()
 }

@@ -4,8 +4,9 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::time::Duration;
 
+use super::common::noise;
 use super::host::{CAPSULE, H2C_DATA, H2C_TERM, HOST, Host, R2T, Sqe, Terms, connect_data, h2c_header, ic_req, pdu};
-use super::{BLOCK, Rig, noise};
+use super::{BLOCK, Rig};
 
 const PLAIN: Terms = Terms { header_digest: false, data_digest: false, alignment: 0 };
 

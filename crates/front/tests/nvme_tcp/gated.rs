@@ -8,24 +8,37 @@ use std::time::Duration;
 use osier_front::nvme_tcp::{Config, Server};
 use osier_front::volume::{About, Ended, Export, Operation, Volume};
 
+use super::BLOCK;
+use super::common::memory::{Disk, MemoryExport};
+use super::common::noise;
 use super::host::{HOST, Host, Sqe, Terms, connect_data};
-use super::memory::{Disk, MemoryExport};
-use super::{BLOCK, noise};
 
 #[derive(Default)]
 struct Gate {
-    is_shut: Mutex<bool>,
-    opened: Condvar,
+    /// Whether it is shut, and how many have come to it.
+    state: Mutex<(bool, u32)>,
+    changed: Condvar,
 }
 
 impl Gate {
     fn set(&self, is_shut: bool) {
-        *self.is_shut.lock().unwrap() = is_shut;
-        self.opened.notify_all();
+        *self.state.lock().unwrap() = (is_shut, 0);
+        self.changed.notify_all();
     }
 
     fn pass(&self) {
-        drop(self.opened.wait_while(self.is_shut.lock().unwrap(), |is_shut| *is_shut).unwrap());
+        let mut state = self.state.lock().unwrap();
+        state.1 += 1;
+        self.changed.notify_all();
+        drop(self.changed.wait_while(state, |(is_shut, _)| *is_shut).unwrap());
+    }
+
+    /// Waits until somebody has come to it since it was set.
+    fn await_somebody(&self) {
+        let limit = Duration::from_secs(60);
+        let nobody = |state: &mut (bool, u32)| state.1 == 0;
+        let (_state, waited) = self.changed.wait_timeout_while(self.state.lock().unwrap(), limit, nobody).unwrap();
+        assert!(!waited.timed_out(), "nobody comes to the gate");
     }
 }
 
@@ -107,7 +120,7 @@ fn a_host_is_let_in_when_what_it_lost_has_left() {
     let mut io = Host::io(address, Terms::default(), 1, controller, &name);
     gate.set(true);
     io.submit(Sqe::blocks(1, 1, 0, 1).inside(BLOCK as u32), &old);
-    std::thread::sleep(Duration::from_millis(100));
+    gate.await_somebody();
     // In one go, so that the admin queue's thread has not noticed either when the host is back.
     drop((admin, io));
 

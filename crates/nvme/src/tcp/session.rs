@@ -27,7 +27,7 @@ use crate::planted::{self, Bug};
 use crate::status::{
     COMMAND_ID_CONFLICT, SGL_LENGTH_INVALID, SGL_OFFSET_INVALID, SGL_TYPE_INVALID, TRANSIENT_TRANSPORT_ERROR,
 };
-use crate::stream::{Input, Outbox, Part, Pool};
+use crate::stream::{Duplex, Input, Outbox, Part, Pool};
 use crate::{COMPLETION_BYTES, TRANSFER_BYTES_MAX};
 
 /// What a session keeps of what a host sends, and of what it is sent.
@@ -222,46 +222,6 @@ impl Session {
         (self.entries, self.head) = (entries, has_flow_control.then_some(1));
     }
 
-    /// Where the next bytes of the host go, in order; no room at all where the session has enough for now.
-    pub fn space(&mut self) -> [IoSliceMut<'_>; 2] {
-        if self.end.is_some() || self.has_enough() {
-            return [IoSliceMut::new(&mut []), IoSliceMut::new(&mut [])];
-        }
-        if let Some(receiving) = &self.receiving
-            && self.input.is_empty()
-            && receiving.left > 0
-            && let Some(open) = self.open.get_mut(&receiving.cid)
-            && let Some((piece, range)) = place(&open.data, receiving, self.limits.piece_bytes)
-        {
-            return [IoSliceMut::new(&mut open.data[piece][range]), IoSliceMut::new(self.input.free())];
-        }
-        [IoSliceMut::new(self.input.free()), IoSliceMut::new(&mut [])]
-    }
-
-    /// So many bytes were put into [`Session::space`].
-    pub fn filled(&mut self, mut bytes: usize) {
-        if self.end.is_some() || bytes == 0 {
-            return;
-        }
-        if let Some(receiving) = &mut self.receiving
-            && self.input.is_empty()
-            && receiving.left > 0
-            && let Some(open) = self.open.get_mut(&receiving.cid)
-            && let Some((piece, range)) = place(&open.data, receiving, self.limits.piece_bytes)
-        {
-            let taken = bytes.min(range.len());
-            let end = range.start + taken;
-            receiving.take(&open.data[piece][range.start..end]);
-            bytes -= taken;
-        }
-        self.input.filled(bytes);
-    }
-
-    /// The host sends no more.
-    pub fn input_ended(&mut self) {
-        self.end.get_or_insert(End::HungUp);
-    }
-
     /// Ends the session; what is to be sent may be.
     pub fn close(&mut self) {
         self.end.get_or_insert(End::Closed);
@@ -331,22 +291,6 @@ impl Session {
     #[must_use]
     pub fn end(&self) -> Option<End> {
         self.end
-    }
-
-    /// Fills `slices` with what is to be sent first; how many of them.
-    pub fn output<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
-        self.out.slices(slices)
-    }
-
-    /// Whether something is to be sent.
-    #[must_use]
-    pub fn has_output(&self) -> bool {
-        !self.out.is_empty()
-    }
-
-    /// So many bytes were sent.
-    pub fn sent(&mut self, bytes: usize) {
-        self.out.sent(bytes, &mut self.pool);
     }
 
     /// Nothing more can be sent.
@@ -625,6 +569,57 @@ impl Session {
             let entry: [u8; COMPLETION_BYTES] = completion.encode(false);
             self.out.head(pdu::capsule_resp(&entry, self.digests));
         }
+    }
+}
+
+impl Duplex for Session {
+    fn space(&mut self) -> [IoSliceMut<'_>; 2] {
+        if self.end.is_some() || self.has_enough() {
+            return [IoSliceMut::new(&mut []), IoSliceMut::new(&mut [])];
+        }
+        if let Some(receiving) = &self.receiving
+            && self.input.is_empty()
+            && receiving.left > 0
+            && let Some(open) = self.open.get_mut(&receiving.cid)
+            && let Some((piece, range)) = place(&open.data, receiving, self.limits.piece_bytes)
+        {
+            return [IoSliceMut::new(&mut open.data[piece][range]), IoSliceMut::new(self.input.free())];
+        }
+        [IoSliceMut::new(self.input.free()), IoSliceMut::new(&mut [])]
+    }
+
+    fn filled(&mut self, mut bytes: usize) {
+        if self.end.is_some() || bytes == 0 {
+            return;
+        }
+        if let Some(receiving) = &mut self.receiving
+            && self.input.is_empty()
+            && receiving.left > 0
+            && let Some(open) = self.open.get_mut(&receiving.cid)
+            && let Some((piece, range)) = place(&open.data, receiving, self.limits.piece_bytes)
+        {
+            let taken = bytes.min(range.len());
+            let end = range.start + taken;
+            receiving.take(&open.data[piece][range.start..end]);
+            bytes -= taken;
+        }
+        self.input.filled(bytes);
+    }
+
+    fn input_ended(&mut self) {
+        self.end.get_or_insert(End::HungUp);
+    }
+
+    fn output<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        self.out.slices(slices)
+    }
+
+    fn has_output(&self) -> bool {
+        !self.out.is_empty()
+    }
+
+    fn sent(&mut self, bytes: usize) {
+        self.out.sent(bytes, &mut self.pool);
     }
 }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::stream::testing::{drain, feed};
 use crate::tcp::testing::wire::{
     self, CAPSULE, Cqe, H2C_DATA, Pdu, R2T, RESPONSE, Sqe, Terms, h2c_header, ic_req, pdu,
 };
@@ -24,14 +25,8 @@ impl Talk {
     /// Sends bytes, as far as they are taken; how many are left.
     fn say(&mut self, mut bytes: &[u8]) -> usize {
         loop {
-            let mut filled = 0;
-            for slice in &mut self.session.space() {
-                let count = slice.len().min(bytes.len());
-                slice[..count].copy_from_slice(&bytes[..count]);
-                bytes = &bytes[count..];
-                filled += count;
-            }
-            self.session.filled(filled);
+            let filled = feed(&mut self.session, bytes, usize::MAX);
+            bytes = &bytes[filled..];
             while let Some(request) = self.session.next_request() {
                 self.requests.push(request);
             }
@@ -47,13 +42,7 @@ impl Talk {
 
     /// Takes all that is to be sent.
     fn drain(&mut self) {
-        while self.session.has_output() {
-            let mut slices = [IoSlice::new(&[]); 64];
-            let count = self.session.output(&mut slices);
-            let sent = slices[..count].iter().map(|slice| slice.len()).sum();
-            slices[..count].iter().for_each(|slice| self.received.extend_from_slice(slice));
-            self.session.sent(sent);
-        }
+        while drain::<64>(&mut self.session, &mut self.received, usize::MAX) > 0 {}
         while let Some(request) = self.session.next_request() {
             self.requests.push(request);
         }

@@ -364,6 +364,11 @@ impl Clients {
                 }
                 client.end(0, &command, Status::SUCCESS, u32::from(!aborted));
             }
+            Admin::Allocation(query) => {
+                let mut work = Work::allocation(index, command, query);
+                work.spans = spans;
+                self.admit(work);
+            }
             Admin::Format { .. } => {
                 let all = BlockRange { slba: 0, blocks: self.namespace.blocks };
                 self.admit(Work::new(index, (0, command), &Io::Deallocate { ranges: 1 }, vec![all]));
@@ -400,9 +405,10 @@ impl Clients {
             }
             Opcode::Trim => (TRIMS.0..TRIMS.0 + 1, Ask::Trim { slba, blocks }),
             Opcode::Flush => (FLUSHES.0..FLUSHES.0 + 1, Ask::Flush),
+            Opcode::Allocation => (READS, Ask::Allocation { slba, blocks }),
         };
         let next = match part.opcode {
-            Opcode::Read => &mut self.next_stream[0],
+            Opcode::Read | Opcode::Allocation => &mut self.next_stream[0],
             Opcode::Write | Opcode::Passthrough => &mut self.next_stream[1],
             Opcode::Trim | Opcode::Flush => &mut { streams.start },
         };
@@ -416,9 +422,10 @@ impl Clients {
 
     /// A command has ended.
     fn finish(&mut self, place: usize) {
-        let Some(work) = self.works[place].take() else { return };
+        let Some(mut work) = self.works[place].take() else { return };
         self.free.push(place);
         let Some(client) = &mut self.clients[work.client] else { return };
+        work.conclude(&client.memory);
         if work.ends_by_register {
             client.queues.shut_down(&client.registers);
             return;
@@ -540,7 +547,10 @@ impl Workload for Clients {
         };
         let Some(work) = &mut self.works[place] else { return };
         let Some(client) = &self.clients[work.client] else { return };
-        let bytes = (part.range.blocks * BLOCK_BYTES) as usize;
+        let bytes = match part.opcode {
+            Opcode::Allocation => usize::from(done.request.descriptor.units) * size_of::<u32>(),
+            _ => (part.range.blocks * BLOCK_BYTES) as usize,
+        };
         let mut data = &mut self.data[..0];
         if work.reads() && done.request.status.is_success() {
             data = &mut self.data[..bytes];

@@ -2,13 +2,16 @@
 
 use std::collections::VecDeque;
 
+use osier_device::Run;
 use osier_domain::{Nanos, Opcode, Status};
-use osier_nvme::{BlockRange, Command, HostMemory, Io, Span, status};
+use osier_nvme::{ALLOCATION_BLOCKS_MAX, AllocationQuery, BlockRange, Command, HostMemory, Io, Span, status};
 
 use crate::traffic::Kind;
 
 /// Most blocks of one part that deallocates.
 const TRIM_BLOCKS_MAX: u64 = 1 << 20;
+/// Most blocks of one part that asks which of them take space: the device looks each of them up in one go.
+const ALLOCATION_BLOCKS: u64 = 1 << 13;
 
 /// A part of a command, which is a request of the domain's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,6 +74,17 @@ pub struct Work {
     at_barrier: bool,
     /// Parts under way.
     out: u32,
+    /// Of a question for which blocks take space: what is known.
+    allocation: Option<Allocation>,
+}
+
+/// The blocks that take space, as far as they are known.
+#[derive(Debug)]
+struct Allocation {
+    query: AllocationQuery,
+    ranges: Vec<BlockRange>,
+    /// There are more than the client has room for.
+    is_cut: bool,
 }
 
 const BARRIER: Part = Part { opcode: Opcode::Flush, range: BlockRange { slba: 0, blocks: 0 }, offset: 0, fua: false };
@@ -96,6 +110,7 @@ impl Work {
             barrier_last: false,
             at_barrier: false,
             out: 0,
+            allocation: None,
         };
         (work.opcode, work.bytes) = match io {
             Io::Flush => {
@@ -123,9 +138,20 @@ impl Work {
         work
     }
 
+    /// The question of a client which blocks take space.
+    pub fn allocation(client: usize, command: Command, query: AllocationQuery) -> Work {
+        let mut work = Work::new(client, (0, command), &Io::Verify(query.range), Vec::new());
+        work.opcode = Opcode::Allocation;
+        work.bytes = Use::None;
+        work.allocation = Some(Allocation { query, ranges: Vec::new(), is_cut: false });
+        work
+    }
+
     /// The next part, of at most `blocks_max` blocks; it is not taken yet.
     pub fn next(&self, blocks_max: u64) -> Option<Part> {
-        if !self.status.is_success() || self.at_barrier {
+        // Where the next part of an allocation begins is known when the one before has ended.
+        let waits = self.at_barrier || self.opcode == Opcode::Allocation && self.out > 0;
+        if !self.status.is_success() || waits {
             return None;
         }
         if self.barrier_first {
@@ -135,7 +161,11 @@ impl Work {
             // What was written before the barrier has to have been completed.
             return (self.barrier_last && self.out == 0).then_some(BARRIER);
         };
-        let most = if self.opcode == Opcode::Trim { TRIM_BLOCKS_MAX } else { blocks_max };
+        let most = match self.opcode {
+            Opcode::Trim => TRIM_BLOCKS_MAX,
+            Opcode::Allocation => ALLOCATION_BLOCKS,
+            _ => blocks_max,
+        };
         let range = BlockRange { slba: range.slba, blocks: range.blocks.min(most) };
         Some(Part { opcode: self.opcode, range, offset: self.offset, fua: self.fua })
     }
@@ -148,13 +178,48 @@ impl Work {
             // The first is taken first.
             let which = if self.barrier_first { &mut self.barrier_first } else { &mut self.barrier_last };
             *which = false;
-        } else if let Some(range) = self.ranges.front_mut() {
-            range.slba += part.range.blocks;
-            range.blocks -= part.range.blocks;
+        } else if part.opcode != Opcode::Allocation {
+            self.pass(part.range.blocks);
             self.offset += part.range.blocks * osier_nvme::BLOCK_BYTES;
-            if range.blocks == 0 {
-                self.ranges.pop_front();
+        }
+    }
+
+    /// So many blocks of what is left are done with.
+    fn pass(&mut self, blocks: u64) {
+        let Some(range) = self.ranges.front_mut() else { return };
+        range.slba += blocks;
+        range.blocks -= blocks;
+        if range.blocks == 0 {
+            self.ranges.pop_front();
+        }
+    }
+
+    /// What the device says of the blocks that were asked for.
+    fn learn(&mut self, part: &Part, data: &[u8]) {
+        let Some(known) = &mut self.allocation else { return };
+        let (mut at, end) = (part.range.slba, part.range.slba + part.range.blocks);
+        for word in data.chunks_exact(size_of::<u32>()) {
+            let run = Run::from_word(u32::from_le_bytes(word.try_into().expect("four bytes")));
+            let range = BlockRange { slba: at, blocks: u64::from(run.blocks).min(end - at) };
+            if run.is_allocated && !known.add(range) {
+                known.is_cut = true;
+                self.ranges.clear();
+                return;
             }
+            at += range.blocks;
+        }
+        // A device that says nothing of the first block would be asked for ever.
+        if at == part.range.slba {
+            return self.fail(Status::INTERNAL_ERROR);
+        }
+        self.pass(at - part.range.slba);
+    }
+
+    /// Gives the client the answer to what it asked for beside blocks.
+    pub fn conclude(&mut self, memory: &impl HostMemory) {
+        let Some(known) = self.allocation.take().filter(|_| self.status.is_success()) else { return };
+        if scatter(&self.spans, 0, &known.query.answer(&known.ranges, known.is_cut), memory).is_err() {
+            self.fail(status::DATA_TRANSFER_ERROR);
         }
     }
 
@@ -162,6 +227,9 @@ impl Work {
     pub fn ended(&mut self, part: &Part, status: Status, data: &[u8], memory: &impl HostMemory) {
         self.out -= 1;
         self.at_barrier &= part.opcode != Opcode::Flush;
+        if self.opcode == Opcode::Allocation && status.is_success() {
+            return self.learn(part, data);
+        }
         let status = if status.is_success() { self.took_data(part, data, memory) } else { status };
         self.fail(status);
     }
@@ -192,7 +260,7 @@ impl Work {
     /// As what it is counted.
     pub fn kind(&self) -> Kind {
         match self.opcode {
-            Opcode::Read => Kind::Read,
+            Opcode::Read | Opcode::Allocation => Kind::Read,
             Opcode::Write | Opcode::Passthrough => Kind::Write,
             Opcode::Trim => Kind::Deallocate,
             Opcode::Flush => Kind::Flush,
@@ -206,12 +274,30 @@ impl Work {
 
     /// Whether its parts' bytes are wanted.
     pub fn reads(&self) -> bool {
-        matches!(self.bytes, Use::Show | Use::Compare)
+        matches!(self.bytes, Use::Show | Use::Compare) || self.opcode == Opcode::Allocation
     }
 
     /// Whether nothing of it is under way or left.
     pub fn is_done(&self) -> bool {
         self.out == 0 && self.next(1).is_none()
+    }
+}
+
+impl Allocation {
+    /// Enters blocks that take space, behind those that are known; whether there was room.
+    fn add(&mut self, range: BlockRange) -> bool {
+        let goes_on = |last: &&mut BlockRange| {
+            last.slba + last.blocks == range.slba && last.blocks + range.blocks <= ALLOCATION_BLOCKS_MAX
+        };
+        if let Some(last) = self.ranges.last_mut().filter(goes_on) {
+            last.blocks += range.blocks;
+            return true;
+        }
+        let has_room = self.ranges.len() < self.query.ranges_max();
+        if has_room {
+            self.ranges.push(range);
+        }
+        has_room
     }
 }
 
@@ -262,7 +348,7 @@ fn pieces(spans: &[Span], offset: u64, bytes: usize) -> impl Iterator<Item = (u6
 mod tests {
     use std::cell::RefCell;
 
-    use osier_nvme::{OutOfMemory, nvm};
+    use osier_nvme::{OutOfMemory, admin, nvm};
 
     use super::*;
 
@@ -359,6 +445,56 @@ mod tests {
             assert_eq!(work.status, expected);
             assert!(work.is_done());
         }
+    }
+
+    /// A device whose blocks take space when `is_allocated` says so, and that answers at most `most` runs at a time.
+    fn answer_of(part: &Part, most: usize, is_allocated: impl Fn(u64) -> bool) -> Vec<u8> {
+        let blocks: Vec<u64> = (part.range.slba..part.range.slba + part.range.blocks).collect();
+        let runs = blocks.chunk_by(|a, b| is_allocated(*a) == is_allocated(*b)).take(most);
+        runs.flat_map(|run| {
+            Run { blocks: run.len() as u32, is_allocated: is_allocated(run[0]) }.to_word().to_le_bytes()
+        })
+        .collect()
+    }
+
+    #[test]
+    fn which_blocks_take_space_is_asked_in_parts_until_all_is_known_or_there_is_no_room() {
+        let is_allocated = |block: u64| block % 1000 < 300;
+        let range = BlockRange { slba: 500, blocks: 3 * ALLOCATION_BLOCKS };
+        for (bytes, most) in [(4096, 1000), (4096, 1), (4096, 2), (24 + 16 * 3, 1000), (8, 5)] {
+            let query = AllocationQuery { range, bytes };
+            let mut work = Work::allocation(0, Command::new(admin::GET_LBA_STATUS, 1), query);
+            work.spans = vec![Span { address: 0, bytes }];
+            let mut asked = 0;
+            while let Some(part) = work.next(1) {
+                work.took(&part);
+                assert_eq!(work.next(1), None, "where it goes on is not known yet");
+                work.ended(&part, Status::SUCCESS, &answer_of(&part, most, is_allocated), &memory());
+                asked += 1;
+            }
+            let memory = memory();
+            work.conclude(&memory);
+            assert!(work.is_done() && work.status.is_success());
+            let (found, is_cut) = osier_nvme::allocated(&memory.0.borrow()[..bytes as usize]);
+            let first = [(1000, 300), (2000, 300), (3000, 300), (4000, 300)];
+            let room = query.ranges_max();
+            assert_eq!(is_cut, room < 25, "{bytes} bytes");
+            assert_eq!(found.len(), room.min(25));
+            for (found, (slba, blocks)) in found.iter().zip(first) {
+                assert_eq!(*found, BlockRange { slba, blocks }, "{bytes} bytes, {most} runs at a time");
+            }
+            assert!(asked >= if is_cut { 1 } else { 3 });
+        }
+    }
+
+    #[test]
+    fn a_device_that_does_not_say_what_takes_space_is_not_asked_for_ever() {
+        let query = AllocationQuery { range: RANGE, bytes: 4096 };
+        let mut work = Work::allocation(0, Command::new(admin::GET_LBA_STATUS, 1), query);
+        let part = work.next(1).unwrap();
+        work.took(&part);
+        work.ended(&part, Status::SUCCESS, &[], &memory());
+        assert!(work.is_done() && work.status == Status::INTERNAL_ERROR);
     }
 
     #[test]

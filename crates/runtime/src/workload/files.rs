@@ -225,7 +225,7 @@ impl Workload for Files {
                 arena.read_raw(descriptor.slot, 0, &mut self.buffer);
                 self.digest(descriptor.slba, descriptor.blocks);
             }
-            Opcode::Read | Opcode::Trim | Opcode::Flush => {}
+            Opcode::Read | Opcode::Trim | Opcode::Flush | Opcode::Allocation => {}
         }
     }
 

@@ -264,7 +264,7 @@ impl Workload for Soak {
         let descriptor = &done.request.descriptor;
         let group = self.group_of(descriptor.slba);
         let bytes = u64::from(descriptor.blocks) * u64::from(BLOCK_BYTES);
-        if matches!(descriptor.opcode, Opcode::Flush | Opcode::Trim) {
+        if matches!(descriptor.opcode, Opcode::Flush | Opcode::Trim | Opcode::Allocation) {
             self.trimming = false;
             return;
         }
@@ -287,7 +287,7 @@ impl Workload for Soak {
                 arena.read_raw(descriptor.slot, 0, &mut self.data);
                 self.check_group(group, descriptor.slba);
             }
-            Opcode::Trim | Opcode::Flush => {}
+            Opcode::Trim | Opcode::Flush | Opcode::Allocation => {}
         }
     }
 

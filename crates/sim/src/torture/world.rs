@@ -345,6 +345,7 @@ impl World {
             Opcode::Read => device.submit_read(self.now, id, slba, descriptor.blocks, Crossing::Stored),
             Opcode::Trim => device.submit_trim(self.now, id, meta, slba, descriptor.blocks),
             Opcode::Flush => device.submit_flush(self.now, id),
+            Opcode::Allocation => unreachable!("no client here asks which blocks take space"),
             Opcode::Write | Opcode::Passthrough => {
                 let slot = descriptor.slot.0;
                 let shared = &self.shared;
@@ -553,7 +554,7 @@ impl World {
         match request.descriptor.opcode {
             Opcode::Write | Opcode::Passthrough => request.sequence <= gates[usize::from(request.stream.0)],
             Opcode::Trim => device.is_committed(request.stream.0, request.sequence),
-            Opcode::Read | Opcode::Flush => false,
+            Opcode::Read | Opcode::Flush | Opcode::Allocation => false,
         }
     }
 }

@@ -75,6 +75,35 @@ fn partly_overwritten_extents_read_in_pieces_from_buffer_and_flash() {
 }
 
 #[test]
+fn what_takes_space_is_what_a_read_finds_in_the_buffer_and_on_the_flash() {
+    let run = |(blocks, is_allocated)| Run { blocks, is_allocated };
+    for settle_between in [false, true] {
+        let mut bench = bench(false);
+        submit(&mut bench, 1, WriteMeta::default(), &unit(10, 8, 9_000, 1));
+        if settle_between {
+            bench.device.submit_flush(bench.now, CommandId(9));
+            settled(&mut bench);
+        }
+        submit(&mut bench, 2, WriteMeta::default(), &unit(18, 2, 100, 2));
+        bench.device.submit_trim(bench.now, CommandId(3), WriteMeta::default(), Lba(12), 3);
+        submit(&mut bench, 4, WriteMeta::default(), &unit(13, 1, 100, 4));
+        let expected = [(1, false), (2, true), (1, false), (1, true), (1, false), (5, true), (4, false)].map(run);
+        let ask = |bench: &Bench, most| bench.device.allocation(Lba(9), 15, most);
+        assert_eq!(ask(&bench, 100), Ok(expected.to_vec()), "settled between: {settle_between}");
+        assert_eq!(ask(&bench, 3), Ok(expected[..3].to_vec()), "as many as there is room for");
+        settled(&mut bench);
+        assert_eq!(ask(&bench, 100), Ok(expected.to_vec()));
+    }
+    let bench = bench(false);
+    assert_eq!(bench.device.allocation(Lba(0), 200, 10), Ok(vec![run((200, false))]));
+    assert_eq!(bench.device.allocation(Lba(199), 2, 10), Err(Status::LBA_OUT_OF_RANGE));
+    assert_eq!(bench.device.allocation(Lba(0), 0, 10), Err(Status::INVALID_FIELD));
+    for run in [run((7, true)), run((Run::BLOCKS_MAX, false)), run((Run::BLOCKS_MAX, true))] {
+        assert_eq!(Run::from_word(run.to_word()), run);
+    }
+}
+
+#[test]
 fn commands_that_cannot_be_are_refused_and_change_nothing() {
     let mut bench = bench(false);
     let most = bench.device.stored_bytes_max();
@@ -260,6 +289,27 @@ fn a_flush_behind_records_that_the_flash_will_never_take_does_not_hang() {
     bench.device.submit_flush(bench.now, CommandId(4));
     assert_eq!(settled(&mut bench), [(4, Status::WRITE_FAULT)]);
     assert_eq!(shape(&read(&mut bench, 4, 1)), [(0, 1, Some((3, 0)))]);
+}
+
+#[test]
+fn media_that_fail_with_much_unsynced_in_the_buffer_come_to_rest() {
+    let mut bench = bench(true);
+    // More than the part of the buffer that may wait for a sync, all of it handed over and programmed.
+    for id in 0..8 {
+        submit(&mut bench, id, WriteMeta::default(), &unit(4 * id, 2, 8_000, id as u32));
+    }
+    let mut failed = 0;
+    for _ in 0..100 {
+        bench.now = bench.now.saturating_add(100_000_000);
+        bench.poll();
+        failed += u32::from(bench.fail_first(MediaError::NoSpace, |kind| matches!(kind, MediaOpKind::Sync)));
+        while bench.carry_out(&mut Draw::new(1)) {}
+    }
+    assert_eq!(failed, 1, "a sync is asked for, and not again");
+    assert_eq!(settled(&mut bench).len(), 8);
+    for id in 0..8 {
+        assert_eq!(shape(&read(&mut bench, 4 * id, 2)), [(0, 2, Some((id as u32, 0)))]);
+    }
 }
 
 #[test]

@@ -187,6 +187,14 @@ impl Bench {
         true
     }
 
+    /// Lets the media refuse the first operation of a kind, if one was taken.
+    pub fn fail_first(&mut self, error: MediaError, is_kind: impl Fn(&MediaOpKind) -> bool) -> bool {
+        let Some(index) = self.taken.iter().position(|(op, _)| is_kind(&op.kind)) else { return false };
+        let (op, _) = self.taken.remove(index);
+        self.device.media_done(self.now, op.id, MediaResult::Failed(error));
+        true
+    }
+
     fn perform(&mut self, kind: MediaOpKind, covers: usize) -> MediaResult {
         match kind {
             MediaOpKind::Read { address, bytes } => {

@@ -3,14 +3,18 @@
 //!
 //! ```text
 //! ClientFlags ─► Options ─► Opening ─► Transmission
-//!                   ▲          │ NBD_OPT_INFO, or no such export
-//!                   └──────────┘
+//!                 ▲ │ ▲        │ NBD_OPT_INFO, or no such export
+//!                 │ │ └────────┘
+//!                 │ ▼ NBD_OPT_STARTTLS
+//!               Securing
 //! ```
 //!
 //! Invariants:
 //! - no input panics; what breaks the protocol ends the session, what is merely wrong is answered with an error, and
 //!   the place in the stream is kept;
 //! - every request that was taken is answered once, and nothing else is;
+//! - where TLS is to be, nothing is done but what begins it before it is there, and no byte from before it is taken for
+//!   one from behind it;
 //! - what is buffered is bounded by [`Limits`]: a session that has enough takes no more bytes until something is sent
 //!   or answered.
 
@@ -24,7 +28,7 @@ use super::planted::{self, Bug};
 use super::wire::{self, Errno, OptionHeader};
 use crate::volume::BLOCK_BYTES;
 use options::{Negotiation, Opening};
-use osier_nvme::stream::{Input, Outbox, Part, Pool};
+use osier_nvme::stream::{Duplex, Input, Outbox, Part, Pool};
 use transmission::Transmission;
 pub use transmission::{Answer, Command, Failure, Payload, Request};
 
@@ -86,6 +90,19 @@ pub enum Event {
     },
     /// Do it; to be answered with [`Session::answer`].
     Request(Request),
+    /// Encrypt what follows, once everything is sent; to be answered with [`Session::secured`].
+    StartTls,
+}
+
+/// Whether what is said is encrypted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Security {
+    /// There is no TLS here.
+    None,
+    /// It has to be begun before anything else ("Security", FORCEDTLS).
+    Required,
+    /// Everything is encrypted.
+    Secured,
 }
 
 /// How a session ended.
@@ -122,6 +139,7 @@ impl Refusal {
 enum Phase {
     ClientFlags,
     Options,
+    Securing,
     Opening(Opening),
     Transmission(Transmission),
 }
@@ -141,17 +159,18 @@ pub struct Session {
     phase: Phase,
     stream: Stream,
     negotiation: Negotiation,
+    security: Security,
     refusal: Option<Refusal>,
     end: Option<End>,
 }
 
 impl Session {
-    /// A session that has greeted the client. The first of `exports` is the default one.
+    /// A session that has greeted the client, and is not encrypted yet. The first of `exports` is the default one.
     ///
     /// # Panics
     /// When the limits contradict each other.
     #[must_use]
-    pub fn new(exports: Arc<[String]>, limits: Limits) -> Session {
+    pub fn new(exports: Arc<[String]>, limits: Limits, security: Security) -> Session {
         limits.check();
         let mut greeting = Vec::new();
         wire::greeting(&mut greeting);
@@ -167,6 +186,7 @@ impl Session {
                 pool: Pool::default(),
             },
             negotiation: Negotiation::new(exports),
+            security,
             refusal: None,
             end: None,
         }
@@ -175,40 +195,6 @@ impl Session {
     /// From now on options and requests are refused.
     pub fn refuse(&mut self, refusal: Refusal) {
         self.refusal = Some(refusal);
-    }
-
-    /// Where the next bytes of the client go, in order; no room at all where the session has enough for now.
-    pub fn space(&mut self) -> [IoSliceMut<'_>; 2] {
-        let Stream { input, .. } = &mut self.stream;
-        if self.end.is_some() {
-            return [IoSliceMut::new(&mut []), IoSliceMut::new(&mut [])];
-        }
-        if let Phase::Transmission(transmission) = &mut self.phase
-            && input.is_empty()
-            && let Some((first, second)) = transmission.payload_space()
-        {
-            let second = if second.is_empty() { input.free() } else { second };
-            return [IoSliceMut::new(first), IoSliceMut::new(second)];
-        }
-        [IoSliceMut::new(input.free()), IoSliceMut::new(&mut [])]
-    }
-
-    /// So many bytes were put into [`Session::space`].
-    pub fn filled(&mut self, mut bytes: usize) {
-        if self.end.is_some() {
-            return;
-        }
-        if let Phase::Transmission(transmission) = &mut self.phase
-            && self.stream.input.is_empty()
-        {
-            bytes -= transmission.payload_filled(bytes);
-        }
-        self.stream.input.filled(bytes);
-    }
-
-    /// The client sends no more.
-    pub fn input_ended(&mut self) {
-        self.end.get_or_insert(End::HungUp);
     }
 
     /// What is to be done next, as far as the bytes reach. `None`: nothing, until bytes come or something is answered
@@ -225,7 +211,7 @@ impl Session {
             let step = match &mut self.phase {
                 Phase::ClientFlags => self.client_flags(),
                 Phase::Options => self.next_option(),
-                Phase::Opening(_) => Step::Blocked,
+                Phase::Securing | Phase::Opening(_) => Step::Blocked,
                 Phase::Transmission(transmission) => transmission.step(&mut self.stream, self.refusal.as_ref()),
             };
             match step {
@@ -236,6 +222,15 @@ impl Session {
             }
         }
         None
+    }
+
+    /// Whatever comes from now on is encrypted, and so is what is to be sent.
+    ///
+    /// # Panics
+    /// When that was not asked for, or something is not sent.
+    pub fn secured(&mut self) {
+        assert!(matches!(self.phase, Phase::Securing) && self.stream.out.is_empty());
+        (self.phase, self.security) = (Phase::Options, Security::Secured);
     }
 
     /// A request was done. One that is not known (twice answered) is a bug of the caller.
@@ -274,22 +269,6 @@ impl Session {
         self.end
     }
 
-    /// Fills `slices` with what is to be sent first; how many of them.
-    pub fn output<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
-        self.stream.out.slices(slices)
-    }
-
-    /// Whether something is to be sent.
-    #[must_use]
-    pub fn has_output(&self) -> bool {
-        !self.stream.out.is_empty()
-    }
-
-    /// So many bytes were sent.
-    pub fn sent(&mut self, bytes: usize) {
-        self.stream.out.sent(bytes, &mut self.stream.pool);
-    }
-
     /// Nothing more can be sent.
     pub fn output_ended(&mut self) {
         self.end.get_or_insert(End::HungUp);
@@ -299,6 +278,52 @@ impl Session {
     /// The spare buffers of this connection.
     pub fn pool(&mut self) -> &mut Pool {
         &mut self.stream.pool
+    }
+}
+
+impl Duplex for Session {
+    fn space(&mut self) -> [IoSliceMut<'_>; 2] {
+        let Stream { input, .. } = &mut self.stream;
+        // What comes while the encryption begins is for whoever encrypts.
+        if self.end.is_some() || matches!(self.phase, Phase::Securing) {
+            return [IoSliceMut::new(&mut []), IoSliceMut::new(&mut [])];
+        }
+        if let Phase::Transmission(transmission) = &mut self.phase
+            && input.is_empty()
+            && let Some((first, second)) = transmission.payload_space()
+        {
+            let second = if second.is_empty() { input.free() } else { second };
+            return [IoSliceMut::new(first), IoSliceMut::new(second)];
+        }
+        [IoSliceMut::new(input.free()), IoSliceMut::new(&mut [])]
+    }
+
+    fn filled(&mut self, mut bytes: usize) {
+        if self.end.is_some() {
+            return;
+        }
+        if let Phase::Transmission(transmission) = &mut self.phase
+            && self.stream.input.is_empty()
+        {
+            bytes -= transmission.payload_filled(bytes);
+        }
+        self.stream.input.filled(bytes);
+    }
+
+    fn input_ended(&mut self) {
+        self.end.get_or_insert(End::HungUp);
+    }
+
+    fn output<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        self.stream.out.slices(slices)
+    }
+
+    fn has_output(&self) -> bool {
+        !self.stream.out.is_empty()
+    }
+
+    fn sent(&mut self, bytes: usize) {
+        self.stream.out.sent(bytes, &mut self.stream.pool);
     }
 }
 

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::transmission::Transmission;
-use super::{End, Event, Info, Phase, Session, Step};
+use super::{End, Event, Info, Phase, Security, Session, Step};
+use crate::nbd::planted::{self, Bug};
 use crate::nbd::wire::{
     self, CLIENT_FLAGS_BYTES, ContextRequest, Headers, InfoRequest, OptionHeader, export_flag, option, reply,
 };
@@ -114,7 +115,13 @@ impl Session {
             let refused = Refused(kind, text.to_owned());
             return self.refuse_or_end(option, refused);
         }
+        let is_early = self.security == Security::Required && !planted::has(Bug::ServeBeforeTls);
+        if is_early && option != option::STARTTLS {
+            let text = "this server speaks TLS alone: begin it first (nbds://)";
+            return self.refuse_or_end(option, Refused(reply::ERR_TLS_REQD, text.to_owned()));
+        }
         match option {
+            option::STARTTLS if self.security == Security::Required && data.is_empty() => self.start_tls(),
             option::EXPORT_NAME | option::GO | option::INFO => match self.opening(option, data) {
                 Ok(opening) => {
                     let name = opening.name.clone();
@@ -135,6 +142,18 @@ impl Session {
                 Step::Again
             }
         }
+    }
+
+    fn start_tls(&mut self) -> Step {
+        // Whoever can put bytes behind the option could have them taken for the client's own.
+        if !self.stream.input.is_empty() {
+            return Step::End(End::Violation("bytes behind NBD_OPT_STARTTLS that are not encrypted"));
+        }
+        let mut out = Vec::new();
+        wire::option_reply(&mut out, option::STARTTLS, reply::ACK, &[]);
+        self.stream.out.message(out);
+        self.phase = Phase::Securing;
+        Step::Event(Event::StartTls)
     }
 
     /// NBD_OPT_EXPORT_NAME cannot be answered with an error.
@@ -177,6 +196,9 @@ impl Session {
         }
         match option {
             option::LIST => negotiation.exports.iter().for_each(|name| wire::server_reply(out, name)),
+            option::STARTTLS if self.security == Security::Secured => {
+                return refused(reply::ERR_INVALID, "this connection is encrypted already");
+            }
             option::STARTTLS => return refused(reply::ERR_UNSUP, "there is no TLS here; connect without it"),
             option::EXTENDED_HEADERS if negotiation.headers == Headers::Extended => {
                 return refused(reply::ERR_INVALID, "extended headers are agreed on already");

@@ -1,5 +1,6 @@
 use super::*;
 use crate::nbd::testing::replies::{Replies, Style};
+use crate::nbd::testing::stream::{drain, feed};
 
 const INFO: Info = Info { blocks: 1 << 40, is_read_only: false, piece_blocks: 32 };
 
@@ -10,27 +11,26 @@ struct Talk {
 
 impl Talk {
     fn new(limits: Limits) -> Talk {
-        Talk { session: Session::new(Arc::new(["only".to_owned()]), limits), received: Vec::new() }
+        Talk::with(limits, Security::None)
+    }
+
+    fn with(limits: Limits, security: Security) -> Talk {
+        Talk { session: Session::new(Arc::new(["only".to_owned()]), limits, security), received: Vec::new() }
     }
 
     /// Sends bytes, as far as they are taken; what is asked of the owner.
     fn say(&mut self, mut bytes: &[u8], info: Info) -> Vec<Request> {
         let mut requests = Vec::new();
         loop {
-            let mut filled = 0;
-            for slice in &mut self.session.space() {
-                let count = slice.len().min(bytes.len());
-                slice[..count].copy_from_slice(&bytes[..count]);
-                bytes = &bytes[count..];
-                filled += count;
-            }
-            self.session.filled(filled);
+            let filled = feed(&mut self.session, bytes, usize::MAX);
+            bytes = &bytes[filled..];
             let mut has_asked = false;
             while let Some(event) = self.session.next_event() {
                 has_asked = true;
                 match event {
                     Event::Open { .. } => self.session.opened(Ok(info)),
                     Event::Request(request) => requests.push(request),
+                    Event::StartTls => {}
                 }
             }
             let before = self.received.len();
@@ -42,11 +42,7 @@ impl Talk {
     }
 
     fn hear(&mut self) {
-        let mut slices = [IoSlice::new(&[]); 64];
-        let count = self.session.output(&mut slices);
-        let sent = slices[..count].iter().map(|slice| slice.len()).sum();
-        slices[..count].iter().for_each(|slice| self.received.extend_from_slice(slice));
-        self.session.sent(sent);
+        drain::<64>(&mut self.session, &mut self.received, usize::MAX);
     }
 
     /// The flags of the export, after these options and NBD_OPT_GO.
@@ -168,4 +164,24 @@ fn a_session_that_ends_refuses_options_and_requests() {
     let mut replies = Replies(&talk.received);
     let mut next = || replies.reply(Style::Simple, 0, None).map(|reply| (reply.cookie, reply.error));
     assert_eq!((next(), next()), (Ok((2, 108)), Ok((1, 0))));
+}
+
+/// Whoever is on the way can put bytes behind the option that begins TLS: none of them is taken for the client's.
+#[test]
+fn nothing_from_before_tls_is_taken_for_something_behind_it() {
+    let option = |number: u32| [b"IHAVEOPT", &number.to_be_bytes()[..], &[0; 4]].concat();
+    let flags = 3_u32.to_be_bytes();
+    let mut talk = Talk::with(Limits::default(), Security::Required);
+    talk.say(&[&flags[..], &option(5), &option(3)].concat(), INFO);
+    assert!(matches!(talk.session.end(), Some(End::Violation(_))));
+    assert_eq!(talk.received.len(), 18, "nothing but the greeting");
+    // Behind the answer nothing is read until the encryption is there.
+    let mut talk = Talk::with(Limits::default(), Security::Required);
+    talk.say(&[&flags[..], &option(5)].concat(), INFO);
+    assert_eq!(Replies(&talk.received[18..]).option(5).unwrap().0, 1);
+    assert_eq!(feed(&mut talk.session, &option(3), usize::MAX), 0);
+    talk.session.secured();
+    talk.received.clear();
+    talk.say(&option(3), INFO);
+    assert_eq!(Replies(&talk.received).option(3).unwrap().0, 2);
 }

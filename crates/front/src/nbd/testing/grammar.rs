@@ -1,8 +1,8 @@
 //! Whole conversations of a client, from a seed: mostly what the protocol allows, often what it forbids, and what is to
 //! come back. What is expected follows from how a message was made, not from reading it again.
 
-use super::Rng;
 use super::replies::Style;
+use super::stream::Rng;
 
 /// Bytes of a block, and the most of one request and one option in these conversations.
 pub const BLOCK: u64 = 4096;
@@ -16,6 +16,8 @@ pub struct World {
     pub blocks: u64,
     pub is_read_only: bool,
     pub transfer_blocks_max: u32,
+    /// Nothing goes before TLS.
+    pub needs_tls: bool,
 }
 
 /// What is to come back, in this order.
@@ -61,6 +63,8 @@ pub struct Conversation {
     pub style: Style,
     pub bytes: Vec<u8>,
     pub expected: Vec<Expected>,
+    /// Where TLS begins, if it does: the client waits there until it is told that it does.
+    pub tls_at: Option<usize>,
     /// Something was broken at random: nothing can be expected.
     pub is_broken: bool,
 }
@@ -73,6 +77,7 @@ const INFO: u32 = 3;
 const CONTEXT: u32 = 4;
 const UNSUP: u32 = (1 << 31) + 1;
 const INVALID: u32 = (1 << 31) + 3;
+const TLS_REQD: u32 = (1 << 31) + 5;
 const UNKNOWN: u32 = (1 << 31) + 6;
 const TOO_BIG: u32 = (1 << 31) + 9;
 const EXT_HEADER_REQD: u32 = (1 << 31) + 10;
@@ -89,17 +94,31 @@ struct Writer<'a> {
 /// The conversation of a seed.
 pub fn conversation(seed: u64) -> Conversation {
     let rng = &mut Rng(seed);
-    let world =
-        World { blocks: 1 + rng.below(5), is_read_only: rng.one_in(8), transfer_blocks_max: rng.pick(&[1, 2, 3, 32]) };
+    let world = World {
+        blocks: 1 + rng.below(5),
+        is_read_only: rng.one_in(8),
+        transfer_blocks_max: rng.pick(&[1, 2, 3, 32]),
+        needs_tls: rng.one_in(4),
+    };
     let no_zeroes = rng.one_in(2);
     let model = vec![Some(0); (world.blocks * BLOCK) as usize];
-    let talk = Conversation { world, style: Style::Simple, bytes: Vec::new(), expected: Vec::new(), is_broken: false };
+    let talk = Conversation {
+        world,
+        style: Style::Simple,
+        bytes: Vec::new(),
+        expected: Vec::new(),
+        tls_at: None,
+        is_broken: false,
+    };
     let mut writer = Writer { rng, talk, has_context: false, no_zeroes, model };
     writer.talk.bytes.extend_from_slice(&(1 | u32::from(no_zeroes) << 1).to_be_bytes());
-    for _ in 0..writer.rng.below(6) {
-        writer.option();
+    let is_let_in = !world.needs_tls || writer.secure();
+    if is_let_in {
+        for _ in 0..writer.rng.below(6) {
+            writer.option();
+        }
     }
-    if writer.enter() {
+    if is_let_in && writer.enter() {
         for cookie in 0..1 + writer.rng.below(12) {
             writer.request(cookie << 32 | seed & 0xffff);
         }
@@ -139,6 +158,30 @@ impl Writer<'_> {
         self.talk.expected.push(Expected::Option { option, kinds: kinds.to_vec() });
     }
 
+    /// Options before TLS, and its beginning. False: the session has ended.
+    fn secure(&mut self) -> bool {
+        for _ in 0..self.rng.below(4) {
+            let option = self.rng.pick(&[0, 3, 4, 6, 7, 8, 9, 10, 11, 12, u32::MAX]);
+            let data = self.rng.pick(&[&b""[..], b"x", &[0; 6]]);
+            self.send_option(option, data, &[TLS_REQD]);
+        }
+        match self.rng.below(8) {
+            0 => {
+                self.send_option(2, &[], &[ACK]);
+                return false;
+            }
+            1 => {
+                self.send_option(1, EXPORTS[0].as_bytes(), &[]);
+                return false;
+            }
+            2 => self.send_option(5, b"!", &[INVALID]),
+            _ => {}
+        }
+        self.send_option(5, &[], &[ACK]);
+        self.talk.tls_at = Some(self.talk.bytes.len());
+        true
+    }
+
     fn option(&mut self) {
         let style = self.talk.style;
         match self.rng.below(12) {
@@ -159,7 +202,7 @@ impl Writer<'_> {
                 self.send_option(11, &[], &[if style == Style::Extended { INVALID } else { ACK }]);
                 self.talk.style = Style::Extended;
             }
-            5 => self.send_option(5, &[], &[UNSUP]),
+            5 => self.send_option(5, &[], &[if self.talk.world.needs_tls { INVALID } else { UNSUP }]),
             6 => {
                 let option = self.rng.pick(&[0, 4, 12, 255, u32::MAX]);
                 let data = vec![7; self.rng.below(99) as usize];

@@ -1,32 +1,11 @@
-//! What the tests of this module share: draws, a client's side of the protocol written a second time from its
+//! What the tests of this module share: a client's side of the protocol written a second time from its
 //! document, and a generator of whole conversations.
 
 mod fuzz;
 mod grammar;
 mod property;
 pub mod replies;
+#[path = "../../../../nvme/src/stream/testing.rs"]
+pub mod stream;
 
-/// SplitMix64 (Steele, Lea and Flood, 2014).
-pub struct Rng(pub u64);
-
-impl Rng {
-    pub fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.draw() % bound
-    }
-
-    pub fn one_in(&mut self, bound: u64) -> bool {
-        self.below(bound) == 0
-    }
-
-    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len() as u64) as usize]
-    }
-}
+use osier_nvme::stream::Duplex;

@@ -3,7 +3,7 @@
 /// What is left of the bytes of a server.
 pub struct Replies<'a>(pub &'a [u8]);
 
-pub type Check<T> = Result<T, String>;
+pub use super::stream::Check;
 
 /// Which messages were agreed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,19 +3,16 @@
 //! does, has to be answered with.
 
 use std::collections::BTreeMap;
-use std::io::IoSlice;
 
-use super::Rng;
 use super::wire::*;
 use crate::Status;
 use crate::planted::{Bug, plant};
+use crate::stream::testing::{Check, Rng, drain, draw_cut, feed, first_failure};
 use crate::tcp::{End, Limits, Request, Response, Session};
 
 const CASES: u64 = 200_000;
 const ENTRIES: u16 = 6;
 const LIMITS: Limits = Limits { staging_bytes: 4096, piece_bytes: 4096, buffered_bytes_max: 1 << 20 };
-
-type Check<T> = Result<T, String>;
 
 /// What a host may do wrong, once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -291,20 +288,8 @@ impl World {
 
     /// Bytes go to the session, as many as it takes or the link has just then; what it asks for is taken.
     fn carry(&mut self) {
-        let most = match self.rng.below(4) {
-            0 => 1 + self.rng.below(4) as usize,
-            1 => 1 + self.rng.below(40) as usize,
-            _ => usize::MAX,
-        };
-        let (mut filled, mut rest) = (0, &self.outgoing[..]);
-        for slice in &mut self.session.space() {
-            let count = slice.len().min(rest.len()).min(most - filled);
-            slice[..count].copy_from_slice(&rest[..count]);
-            rest = &rest[count..];
-            filled += count;
-        }
+        let filled = feed(&mut self.session, &self.outgoing, draw_cut(&mut self.rng));
         self.outgoing.drain(..filled);
-        self.session.filled(filled);
         self.take();
     }
 
@@ -335,16 +320,8 @@ impl World {
 
     /// The host hears what has come, as far as it has.
     fn hear(&mut self) -> Check<()> {
-        let mut slices = [IoSlice::new(&[]); 3];
-        let count = self.session.output(&mut slices);
         let most = if self.rng.one_in(3) { 1 + self.rng.below(30) as usize } else { usize::MAX };
-        let mut sent = 0;
-        for slice in &slices[..count] {
-            let length = slice.len().min(most - sent);
-            self.incoming.extend(&slice[..length]);
-            sent += length;
-        }
-        self.session.sent(sent);
+        drain::<3>(&mut self.session, &mut self.incoming, most);
         self.take();
         while let Some((pdu, length)) = Pdu::parse(&self.incoming, self.terms) {
             self.incoming.drain(..length);
@@ -481,18 +458,13 @@ impl World {
     }
 }
 
-/// The first seed that fails, and why.
-fn first_failure(seeds: std::ops::Range<u64>) -> Option<(u64, String)> {
-    seeds.into_iter().find_map(|seed| {
-        let run = || World::new(seed).run();
-        let result = std::panic::catch_unwind(run).unwrap_or_else(|_| Err("it panicked".to_owned()));
-        result.err().map(|error| (seed, error))
-    })
+fn run(seed: u64) -> Check<()> {
+    World::new(seed).run()
 }
 
 #[test]
 fn what_a_host_hears_is_what_the_standard_says() {
-    assert_eq!(first_failure(0..CASES), None);
+    assert_eq!(first_failure(0..CASES, run), None);
 }
 
 #[test]
@@ -513,9 +485,9 @@ fn the_generator_reaches_what_it_is_for() {
 
 #[test]
 fn planted_bugs_are_found() {
-    for bug in Bug::ALL {
+    for &bug in Bug::ALL {
         plant(Some(bug));
-        let found = first_failure(0..CASES / 20);
+        let found = first_failure(0..CASES / 20, run);
         plant(None);
         assert!(found.is_some(), "{bug:?} went unnoticed");
     }

@@ -87,65 +87,25 @@ impl Disk {
     }
 }
 
-fn about() -> About {
-    About { model: "Memory".to_owned(), nguid: *b"memory of a test", has_volatile_cache: true }
-}
-
-/// A volume that does what it is asked at once.
-struct Prompt {
-    disk: Arc<Disk>,
-    ended: Vec<Ended>,
-    transfer_blocks_max: u32,
-    /// Never readable: nothing ends later.
-    event: std::io::PipeReader,
-    _silent: std::io::PipeWriter,
-}
-
-impl Volume for Prompt {
-    fn blocks(&self) -> u64 {
-        self.disk.blocks
-    }
-
-    fn is_read_only(&self) -> bool {
-        self.disk.is_read_only
-    }
-
-    fn about(&self) -> About {
-        about()
-    }
-
-    fn transfer_blocks_max(&self) -> u32 {
-        self.transfer_blocks_max
-    }
-
-    fn submit(&mut self, token: u64, operation: Operation) -> Result<(), Operation> {
-        self.ended.push(Ended { token, outcome: self.disk.apply(operation) });
-        Ok(())
-    }
-
-    fn reap(&mut self, ended: &mut Vec<Ended>) {
-        ended.append(&mut self.ended);
-    }
-
-    fn event(&self) -> BorrowedFd<'_> {
-        self.event.as_fd()
-    }
-
-    fn arm(&mut self) -> bool {
-        self.ended.is_empty()
-    }
-}
-
-/// How much a [`Late`] volume takes at a time.
+/// How much a volume that is late takes at a time.
 const ROOM: usize = 24;
 
-/// A volume that ends requests later, in another order, some at a time.
-struct Late {
+/// A volume on a disk.
+struct View {
     disk: Arc<Disk>,
     transfer_blocks_max: u32,
-    shared: Arc<Mutex<Pile>>,
+    pace: Pace,
+    /// Rung when something has ended later.
     event: std::io::PipeReader,
     bell: std::io::PipeWriter,
+}
+
+/// When a volume does what it is asked.
+enum Pace {
+    /// At once; this has ended.
+    Prompt(Vec<Ended>),
+    /// Later, in another order, some at a time.
+    Late(Arc<Mutex<Pile>>),
 }
 
 #[derive(Default)]
@@ -156,26 +116,24 @@ struct Pile {
     has_rung: bool,
 }
 
-impl Late {
-    /// Does one of what was taken, in a thread that comes late.
-    fn do_one(disk: &Disk, shared: &Mutex<Pile>, mut bell: &std::io::PipeWriter) {
-        use std::io::Write;
-        let (token, operation) = {
-            let mut pile = shared.lock().unwrap();
-            pile.draws = pile.draws.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            let drawn = (pile.draws >> 33) as usize % pile.taken.len();
-            pile.taken.swap_remove(drawn)
-        };
-        let outcome = disk.apply(operation);
+/// Does one of what was taken, in a thread that comes late.
+fn do_one(disk: &Disk, shared: &Mutex<Pile>, mut bell: &std::io::PipeWriter) {
+    use std::io::Write;
+    let (token, operation) = {
         let mut pile = shared.lock().unwrap();
-        pile.ended.push(Ended { token, outcome });
-        if !std::mem::replace(&mut pile.has_rung, true) {
-            bell.write_all(&[1]).unwrap();
-        }
+        pile.draws = pile.draws.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let drawn = (pile.draws >> 33) as usize % pile.taken.len();
+        pile.taken.swap_remove(drawn)
+    };
+    let outcome = disk.apply(operation);
+    let mut pile = shared.lock().unwrap();
+    pile.ended.push(Ended { token, outcome });
+    if !std::mem::replace(&mut pile.has_rung, true) {
+        bell.write_all(&[1]).unwrap();
     }
 }
 
-impl Volume for Late {
+impl Volume for View {
     fn blocks(&self) -> u64 {
         self.disk.blocks
     }
@@ -185,7 +143,7 @@ impl Volume for Late {
     }
 
     fn about(&self) -> About {
-        about()
+        About { model: "Memory".to_owned(), nguid: *b"memory of a test", has_volatile_cache: true }
     }
 
     fn transfer_blocks_max(&self) -> u32 {
@@ -193,19 +151,29 @@ impl Volume for Late {
     }
 
     fn submit(&mut self, token: u64, operation: Operation) -> Result<(), Operation> {
-        let mut pile = self.shared.lock().unwrap();
+        let shared = match &mut self.pace {
+            Pace::Prompt(ended) => {
+                ended.push(Ended { token, outcome: self.disk.apply(operation) });
+                return Ok(());
+            }
+            Pace::Late(shared) => shared,
+        };
+        let mut pile = shared.lock().unwrap();
         if pile.taken.len() >= ROOM {
             return Err(operation);
         }
         pile.taken.push((token, operation));
-        let (disk, shared, bell) = (Arc::clone(&self.disk), Arc::clone(&self.shared), self.bell.try_clone().unwrap());
         drop(pile);
-        std::thread::spawn(move || Late::do_one(&disk, &shared, &bell));
+        let (disk, shared, bell) = (Arc::clone(&self.disk), Arc::clone(shared), self.bell.try_clone().unwrap());
+        std::thread::spawn(move || do_one(&disk, &shared, &bell));
         Ok(())
     }
 
     fn reap(&mut self, ended: &mut Vec<Ended>) {
-        ended.append(&mut self.shared.lock().unwrap().ended);
+        match &mut self.pace {
+            Pace::Prompt(own) => ended.append(own),
+            Pace::Late(shared) => ended.append(&mut shared.lock().unwrap().ended),
+        }
     }
 
     fn event(&self) -> BorrowedFd<'_> {
@@ -214,7 +182,11 @@ impl Volume for Late {
 
     fn arm(&mut self) -> bool {
         use std::io::Read;
-        let mut pile = self.shared.lock().unwrap();
+        let shared = match &self.pace {
+            Pace::Prompt(ended) => return ended.is_empty(),
+            Pace::Late(shared) => shared,
+        };
+        let mut pile = shared.lock().unwrap();
         if std::mem::take(&mut pile.has_rung) {
             self.event.read_exact(&mut [0]).unwrap();
         }
@@ -244,13 +216,11 @@ impl Export for MemoryExport {
 
     fn open(&self) -> Result<Box<dyn Volume>, String> {
         let (event, bell) = std::io::pipe().map_err(|error| error.to_string())?;
+        let pace = match self.late {
+            None => Pace::Prompt(Vec::new()),
+            Some(draws) => Pace::Late(Arc::new(Mutex::new(Pile { draws, ..Pile::default() }))),
+        };
         let (disk, transfer_blocks_max) = (Arc::clone(&self.disk), self.transfer_blocks_max);
-        Ok(match self.late {
-            None => Box::new(Prompt { disk, ended: Vec::new(), transfer_blocks_max, event, _silent: bell }),
-            Some(draws) => {
-                let shared = Arc::new(Mutex::new(Pile { draws, ..Pile::default() }));
-                Box::new(Late { disk, transfer_blocks_max, shared, event, bell })
-            }
-        })
+        Ok(Box::new(View { disk, transfer_blocks_max, pace, event, bell }))
     }
 }
