@@ -282,12 +282,12 @@ fn a_virtual_machine_goes_on_when_what_serves_its_disk_is_killed() {
     guest.run_with("via=virtio", &machine(&served, 2), |line| {
         calm(line);
         // Front ends come behind the two domains, and are started again by who started them.
-        if ["guest: writes 3 of 24", "guest: writes 9 of 24", "guest: writes 15 of 24"].contains(&line) {
+        if ["3", "7", "11", "15", "19"].iter().any(|file| line == format!("guest: writes {file} of 24")) {
             signal(served.children()[2], "KILL");
             killed += 1;
         }
     });
-    assert_eq!(killed, 3);
+    assert_eq!(killed, 5);
     served.stop();
     assert!(!Path::new(&socket).exists(), "the socket is taken away at an end in order");
 }

@@ -325,7 +325,8 @@ static void fill(char *bytes, uint64_t seed)
     }
 }
 
-static void write_files(void)
+// Says where it is when a file is about to be synced (`before`), so that a death hits what is under way, or when it has been.
+static void write_files(int before)
 {
     static char bytes[CHUNK];
     char path[64];
@@ -337,10 +338,13 @@ static void write_files(void)
             if (out < 0 || write(out, bytes, CHUNK) != CHUNK)
                 fail("%s cannot be written", path);
         }
+        if (before)
+            printf("guest: writes %d of %d\n", file + 1, FILES);
         if (fsync(out) != 0)
             fail("%s cannot be synced", path);
         close(out);
-        printf("guest: writes %d of %d\n", file + 1, FILES);
+        if (!before)
+            printf("guest: writes %d of %d\n", file + 1, FILES);
     }
 }
 
@@ -400,7 +404,7 @@ int main(void)
                : (char *[]){"/sbin/mke2fs", "-q", "-F", "-t", "ext4", (char *)disk, NULL});
     printf("guest: made %s\n", kind);
     mount_it(kind);
-    write_files();
+    write_files(via == VIRTIO);
     if (umount("/mnt") != 0)
         fail("cannot unmount");
     disconnect_disk(via);

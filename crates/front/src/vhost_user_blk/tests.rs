@@ -3,7 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -22,6 +24,7 @@ use super::backend::Backend;
 use super::config::Shape;
 use super::request::Memory;
 use super::ring::End;
+use super::{Config, ServeError, Server};
 use crate::memory::{Disk, MemoryExport};
 use crate::sys::{self, Wait};
 use crate::volume::{About, BLOCK_BYTES, Ended, Export, Operation, Volume, VolumeError};
@@ -527,4 +530,56 @@ fn what_a_front_end_gets_wrong_is_refused() {
     let short = tempfile::tempfile().unwrap();
     assert!(backend.set_inflight_fd(&area(1 << 20, 1, 64), short).is_err(), "a file that is too short");
     backend.end(End::Leave);
+}
+
+/// The header of a message without a body: its number, version 1, no bytes.
+fn message(number: u32) -> Vec<u8> {
+    [number, 1, 0].iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+/// Whether the back end answers what features it has.
+fn is_answered(stream: &mut UnixStream) -> bool {
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream.write_all(&message(1)).is_ok() && stream.read_exact(&mut [0; 20]).is_ok()
+}
+
+#[test]
+fn one_front_end_at_a_time_is_served_and_one_that_talks_nonsense_is_sent_away() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("disk");
+    let start = |queues| Server::start(plain().1, Config { socket: socket.clone(), queues });
+    assert!(matches!(start(0), Err(ServeError::Queues(0))));
+    assert!(matches!(start(65), Err(ServeError::Queues(65))));
+    // What a process that was killed left behind.
+    drop(UnixListener::bind(&socket).unwrap());
+    let server = start(4).unwrap();
+    assert!(matches!(start(4), Err(ServeError::Listen(_))), "one that is in use");
+    let mut first = UnixStream::connect(&socket).unwrap();
+    assert!(is_answered(&mut first));
+    assert!(!is_answered(&mut UnixStream::connect(&socket).unwrap()), "a second one");
+    assert!(is_answered(&mut first));
+    drop(first);
+    let draw = &mut Draw(3);
+    for _ in 0..300 {
+        // As soon as the one before has gone.
+        let until = Instant::now() + LIMIT;
+        let mut stream = loop {
+            let mut stream = UnixStream::connect(&socket).unwrap();
+            if is_answered(&mut stream) {
+                break stream;
+            }
+            assert!(Instant::now() < until, "nobody is served any more");
+        };
+        let mut bytes = message(draw.below(45) as u32);
+        let length = draw.below(64) as usize;
+        if draw.below(2) == 0 {
+            bytes[4..12].copy_from_slice(&[1_u32, length as u32].map(u32::to_ne_bytes).concat());
+        }
+        bytes.extend((0..length).map(|_| draw.below(256) as u8));
+        // It may have closed the connection by then.
+        let _ = stream.write_all(&bytes);
+    }
+    let began = Instant::now();
+    server.stop();
+    assert!(began.elapsed() < Duration::from_secs(5) && !socket.exists());
 }
