@@ -1,9 +1,10 @@
 //! A mounted device beside what everybody has: libfuse's `passthrough_hp` for direct reads, and the file system of the
 //! disk that holds the device's files for small appends that are synced.
 //!
-//! For reads the device's media are memory, the model takes no time, and the peer's files are in memory. For appends
-//! the media are a file of that disk: once with a write buffer that is not persistent, so that a sync waits for the disk
-//! as the peer's does, and once with one that the profile declares to be.
+//! For reads the device's media are memory, the model takes no time, and the peer's files are in memory; beside both
+//! stands the same file system on the memory of its own process, which shows what the device's part is. For appends
+//! the media are a file of that disk: once with a write buffer that is not persistent, so that a sync waits for the
+//! disk as the peer's does, and once with one that the profile declares to be.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -47,7 +48,11 @@ pub fn run() -> Result<ExitCode> {
 }
 
 fn read(program: &Path, home: &Path) -> Result<()> {
-    let places = [mount_device(program, &home.join("memory"), &["--media", "memory"])?, pass_through(home)?];
+    let places = [
+        mount_device(program, &home.join("memory"), &["--media", "memory"])?,
+        mount_memory(program, &home.join("alone"))?,
+        pass_through(home)?,
+    ];
     for place in &places {
         // Every block, so that nothing is read that is nowhere.
         place.fio(&[
@@ -72,17 +77,17 @@ fn read(program: &Path, home: &Path) -> Result<()> {
             &format!("--iodepth={depth}"),
         ];
         let taken = take_turns(&places, &load)?;
-        println!(
-            "{}",
-            figure(&Load {
-                name: format!("files: direct reads of 4k, {depth} under way, beside passthrough_hp"),
-                ours: taken[0],
+        for (what, ours) in ["", ", no device"].iter().zip(&taken) {
+            let figure = figure(&Load {
+                name: format!("files: direct reads of 4k, {depth} under way{what}, beside passthrough_hp"),
+                ours: *ours,
                 peer: "passthrough_hp",
-                theirs: taken[1],
+                theirs: taken[2],
                 ratio_min: READ_RATIO_MIN,
                 durability: "memory, both",
-            })
-        );
+            });
+            println!("{figure}");
+        }
     }
     Ok(())
 }
@@ -169,7 +174,7 @@ fn figure(load: &Load) -> Value {
         "peer_value": load.theirs.rate, "ratio": ratio, "bar": format!(">= {} x", load.ratio_min),
         "pass": ratio >= load.ratio_min, "durability": load.durability, "cpu_seconds": load.ours.cpu_seconds,
         "peer_cpu_seconds": load.theirs.cpu_seconds,
-        "note": format!("median of {ROUNDS} turns of {SECONDS} s; fio; processor time of servers, without the kernel's own"),
+        "note": format!("median of {ROUNDS} turns of {SECONDS} s; fio; processor time of servers alone"),
     })
 }
 
@@ -245,6 +250,23 @@ fn mount_device(program: &Path, home: &Path, options: &[&str]) -> Result<Place> 
         .spawn()
         .context("start osier")?;
     Place::mounted("osier", directory, vec![process])
+}
+
+/// The file system on its process's memory: without a device, and without the command around it.
+fn mount_memory(program: &Path, directory: &Path) -> Result<Place> {
+    let example = ["build", "--quiet", "--package", "osier-front", "--example", "fuse_mount"];
+    let built = Command::new("cargo").args(example).status().context("run cargo")?;
+    ensure!(built.success(), "the example fuse_mount does not build");
+    std::fs::create_dir_all(directory).context("make a directory to mount at")?;
+    let process = Command::new(program.with_file_name("examples/fuse_mount"))
+        .arg("memory:512")
+        .arg(directory)
+        .arg("8")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .context("start fuse_mount")?;
+    Place::mounted("the file system alone", directory.to_owned(), vec![process])
 }
 
 /// `passthrough_hp` of a directory in memory.

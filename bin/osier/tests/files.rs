@@ -7,7 +7,8 @@ mod served;
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Mutex;
@@ -17,8 +18,8 @@ use std::time::{Duration, Instant};
 use common::skipped;
 use served::{LIMIT, Served, osier, signal};
 
-/// Operations of one run of fsx; there are four.
-const FSX_OPERATIONS: &str = "15000";
+/// Operations of one run of fsx; there are four at once.
+const FSX_OPERATIONS: &str = "50000";
 
 /// A device that is served, and a place to mount it at.
 struct Mounted {
@@ -274,6 +275,121 @@ fn what_was_synced_is_there_after_the_mounts_process_was_killed_under_load() {
     }
 }
 
+/// A file of so many bytes that a seed says, synced.
+fn write_synced(path: &Path, seed: u64, length: usize) -> std::io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(&pattern(seed, length))?;
+    file.sync_all()
+}
+
+#[test]
+fn a_full_file_system_says_so_loses_nothing_and_goes_on_when_there_is_room_again() {
+    const BYTES: usize = 700_000;
+    let Some(mut mounted) = Mounted::new("64MiB") else { return };
+    mounted.mount();
+    let place = mounted.place();
+    let file = |index: u64| place.join(format!("file-{index}"));
+    let mut whole = Vec::new();
+    for round in 0..2_u64 {
+        let error = loop {
+            let index = round * 1000 + whole.len() as u64;
+            match write_synced(&file(index), index, BYTES) {
+                Ok(()) => whole.push(index),
+                Err(error) => break (index, error),
+            }
+        };
+        assert_eq!(error.1.kind(), std::io::ErrorKind::StorageFull, "round {round}: {}", error.1);
+        assert!(whole.len() > 20, "round {round}: only {} files", whole.len());
+        // What did not fit is no more than that; others can be read, overwritten and removed.
+        fs::remove_file(file(error.0)).unwrap();
+        for index in &whole {
+            assert!(fs::read(file(*index)).unwrap() == pattern(*index, BYTES), "round {round}: file {index}");
+        }
+        let kept = whole[0];
+        let overwritten = File::options().write(true).open(file(kept)).unwrap();
+        overwritten.write_all_at(&pattern(kept, BYTES), 0).unwrap();
+        overwritten.sync_all().unwrap();
+        for index in whole.split_off(10) {
+            fs::remove_file(file(index)).unwrap();
+        }
+    }
+    mounted.unmount();
+    mounted.fsck();
+    mounted.mount();
+    for index in whole {
+        assert!(fs::read(file(index)).unwrap() == pattern(index, BYTES), "file {index}");
+    }
+    mounted.unmount();
+}
+
+#[test]
+fn a_directory_in_use_is_taken_out_of_the_tree_and_served_until_its_last_file_is_closed() {
+    let Some(mut mounted) = Mounted::new("64MiB") else { return };
+    mounted.mount();
+    let path = mounted.place().join("file");
+    let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+    file.write_all_at(b"before", 0).unwrap();
+    // An operator's `umount` is refused, and changes nothing.
+    assert!(!Command::new("umount").arg(mounted.place()).stderr(Stdio::null()).status().unwrap().success());
+    assert_eq!(fs::read(&path).unwrap(), b"before");
+    let mut mount = mounted.mount.take().unwrap();
+    signal(mount.id(), "TERM");
+    mounted.await_text("mount", "is in use");
+    let until = Instant::now() + LIMIT;
+    while path.exists() {
+        assert!(Instant::now() < until, "it is still in the tree");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    file.write_all_at(b"behind", 6).unwrap();
+    let mut bytes = [0; 12];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    assert_eq!(&bytes, b"beforebehind");
+    assert!(mount.try_wait().unwrap().is_none(), "somebody still has a file open");
+    drop(file);
+    assert!(mount.wait().unwrap().success(), "{}", mounted.text("mount"));
+    mounted.fsck();
+    mounted.mount();
+    assert_eq!(fs::read(&path).unwrap(), b"beforebehind");
+    mounted.unmount();
+}
+
+#[test]
+fn a_user_without_privileges_mounts_a_device_of_their_own_by_fusermount3() {
+    /// `nobody`.
+    const NUMBER: u32 = 65_534;
+    let Some(mut mounted) = Mounted::new("64MiB") else { return };
+    if !has("fusermount3") {
+        return;
+    }
+    if fs::metadata("/dev/fuse").unwrap().mode() & 0o006 != 0o006 {
+        return skipped("/dev/fuse is root's alone here, so nobody else mounts");
+    }
+    let program = mounted.home().join("osier");
+    fs::copy(env!("CARGO_BIN_EXE_osier"), &program).unwrap();
+    mounted.served.stop();
+    succeeds(Command::new("chown").arg("-R").arg(NUMBER.to_string()).arg(mounted.home()));
+    let user = |command: &Path| {
+        let mut command = Command::new(command);
+        command.env("OSIER_HOME", mounted.home()).env_remove("OSIER_CONFIG").uid(NUMBER).gid(NUMBER);
+        command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::null());
+        command
+    };
+    let place = mounted.place();
+    let log = File::create(mounted.home().join("log")).unwrap();
+    let mut serve = user(&program);
+    serve.args(["serve", "d", "--no-model-timing", "--mount"]).arg(&place).stderr(log);
+    let mut process = serve.spawn().unwrap();
+    mounted.await_text("log", "osier: mounted");
+    let script = "umask 077 && echo bytes >file && mkdir directory && sync file && cat file && stat -c %u:%a file";
+    let said = succeeds(user(Path::new("sh")).args(["-c", script]).current_dir(&place).stdout(Stdio::piped()));
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "bytes\n65534:600\n");
+    // It is theirs alone: the system's administrator has no business there, unless the system says so.
+    assert!(fs::read_dir(&place).is_err());
+    signal(process.id(), "INT");
+    assert!(process.wait().unwrap().success(), "{}", mounted.text("log"));
+    assert!(fs::read_dir(&place).unwrap().next().is_none(), "it is out of the tree");
+}
+
 /// A program that `scripts/file-peers` gets.
 fn peer(name: &str) -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -296,13 +412,20 @@ fn fsx_finds_every_byte_where_it_put_it() {
                          posix_fadvise = 1\ncopy_file_range = 5\n";
     let path = mounted.home().join("fsx.toml");
     fs::write(&path, configuration).unwrap();
-    for seed in ["1", "2", "3", "4"] {
-        let file = mounted.place().join("fsx");
-        let mut command = Command::new(&fsx);
-        // Its artifacts belong beside the file system, not into it.
-        command.arg("-f").arg(&path).arg("-P").arg(mounted.home()).args(["-N", FSX_OPERATIONS, "-S", seed]).arg(&file);
-        succeeds(command.current_dir(mounted.home()));
-    }
+    // A file each, at once: what one writes is not to be found in another's.
+    std::thread::scope(|scope| {
+        for seed in ["1", "2", "3", "4"] {
+            let (fsx, configuration, mounted) = (&fsx, &path, &mounted);
+            scope.spawn(move || {
+                let artifacts = mounted.home().join(seed);
+                fs::create_dir(&artifacts).unwrap();
+                let mut command = Command::new(fsx);
+                // Its artifacts belong beside the file system, not into it.
+                command.arg("-f").arg(configuration).arg("-P").arg(&artifacts).args(["-N", FSX_OPERATIONS, "-S", seed]);
+                succeeds(command.arg(mounted.place().join(format!("fsx-{seed}"))).current_dir(&artifacts));
+            });
+        }
+    });
     mounted.unmount();
     mounted.fsck();
 }

@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         None => Arc::new(DeviceDisk::attach(Path::new(device), threads + 1)?),
     };
     let system = match FileSystem::mount(Arc::clone(&disk)) {
-        Err(MountError::NoFileSystem) => FileSystem::format(disk, [0; 16], Time::default())?,
+        Err(MountError::NoFileSystem) => FileSystem::format(disk, [0; 16], (0, 0), Time::default())?,
         mounted => mounted?,
     };
     let config = MountConfig { name: "osier".to_owned(), threads, commit_interval: Duration::from_secs(5) };

@@ -281,7 +281,7 @@ mod tests {
     /// A directory (2) with a file of two blocks (3) in it, a symbolic link (4), and a file without a name (5).
     fn system() -> (FileSystem, Arc<dyn Blocks>) {
         let blocks: Arc<dyn Blocks> = Arc::new(MemoryBlocks::new(4096));
-        let system = FileSystem::format(Arc::clone(&blocks), [1; 16], NOW).unwrap();
+        let system = FileSystem::format(Arc::clone(&blocks), [1; 16], (0, 0), NOW).unwrap();
         let make = |parent, name: &[u8], mode, target| {
             system.create(parent, name, &NewNode { mode, uid: 0, gid: 0, rdev: 0, target }, NOW).unwrap().0
         };

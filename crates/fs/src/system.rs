@@ -118,11 +118,17 @@ fn unusable(why: impl std::fmt::Display) -> MountError {
 }
 
 impl FileSystem {
-    /// Makes an empty file system on all of the blocks, and mounts it. Whatever they held is lost.
+    /// Makes an empty file system on all of the blocks, and mounts it. Whatever they held is lost. The root belongs to
+    /// that user and group.
     ///
     /// # Errors
     /// See [`MountError`].
-    pub fn format(blocks: Arc<dyn Blocks>, identity: [u8; 16], now: Time) -> Result<FileSystem, MountError> {
+    pub fn format(
+        blocks: Arc<dyn Blocks>,
+        identity: [u8; 16],
+        (uid, gid): (u32, u32),
+        now: Time,
+    ) -> Result<FileSystem, MountError> {
         let geometry = Geometry::new(blocks.blocks(), identity).ok_or(MountError::Size(blocks.blocks()))?;
         Geometry::erase(&*blocks).map_err(device("erase the old superblock"))?;
         let what = "make the store";
@@ -130,8 +136,8 @@ impl FileSystem {
         let database = builder().create_with_backend(backend).map_err(unusable)?;
         let root = Inode {
             mode: S_IFDIR | 0o755,
-            uid: 0,
-            gid: 0,
+            uid,
+            gid,
             nlink: 2,
             rdev: 0,
             size: BLOCK_BYTES as u64,

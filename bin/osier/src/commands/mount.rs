@@ -183,7 +183,9 @@ fn open(disk: Arc<DeviceDisk>, args: &MountArgs) -> Result<FileSystem> {
         let mut identity = [0; 16];
         std::io::Read::read_exact(&mut File::open("/dev/urandom")?, &mut identity)?;
         tell!("osier: {} gets a new file system", args.device);
-        return Ok(FileSystem::format(disk, identity, now()).map_err(refusal)?);
+        // Whoever makes it may fill it.
+        let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        return Ok(FileSystem::format(disk, identity, owner, now()).map_err(refusal)?);
     }
     if matches!(content, Content::NoSuperblock | Content::Foreign) {
         let text = format!(

@@ -216,7 +216,7 @@ fn a_cut_at_any_write_leaves_what_some_operation_left_and_nothing_committed_is_l
 fn what_was_overwritten_and_synced_is_not_undone_by_a_record_before_it() {
     for (length, is_much) in [(BLOCK, false), (16 * BLOCK, true)] {
         let blocks: Arc<dyn Blocks> = Arc::new(MemoryBlocks::new(BLOCKS));
-        let system = FileSystem::format(Arc::clone(&blocks), [3; 16], time(0)).unwrap();
+        let system = FileSystem::format(Arc::clone(&blocks), [3; 16], (0, 0), time(0)).unwrap();
         let node = NewNode { mode: S_IFREG | 0o600, uid: 0, gid: 0, rdev: 0, target: b"" };
         let (number, _) = system.create(ROOT, b"file", &node, time(0)).unwrap();
         let effects = WriteEffects { now: None, is_unprivileged: false };

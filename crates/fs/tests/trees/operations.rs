@@ -24,7 +24,7 @@ pub struct Pair {
 
 impl Pair {
     pub fn new(blocks: Arc<dyn Blocks>, seed: u64) -> Pair {
-        let system = FileSystem::format(blocks, [3; 16], time(0)).unwrap();
+        let system = FileSystem::format(blocks, [3; 16], (0, 0), time(0)).unwrap();
         Pair { system, model: Model::new(), random: Random(seed), clock: 1 }
     }
 
@@ -342,7 +342,7 @@ fn a_file_system_is_what_a_plain_model_is() {
 fn a_full_device_says_so_and_everything_can_be_removed_again() {
     let mut random = Random(5);
     let blocks: Arc<dyn Blocks> = Arc::new(MemoryBlocks::new(BLOCKS));
-    let system = FileSystem::format(Arc::clone(&blocks), [3; 16], time(0)).unwrap();
+    let system = FileSystem::format(Arc::clone(&blocks), [3; 16], (0, 0), time(0)).unwrap();
     let empty = system.totals();
     let node = NewNode { mode: S_IFREG | 0o600, uid: 0, gid: 0, rdev: 0, target: b"" };
     let effects = WriteEffects { now: None, is_unprivileged: false };
@@ -377,7 +377,7 @@ fn a_full_device_says_so_and_everything_can_be_removed_again() {
 #[test]
 fn a_directory_is_read_whole_while_it_changes() {
     let blocks: Arc<dyn Blocks> = Arc::new(MemoryBlocks::new(BLOCKS));
-    let system = FileSystem::format(blocks, [3; 16], time(0)).unwrap();
+    let system = FileSystem::format(blocks, [3; 16], (0, 0), time(0)).unwrap();
     let node = NewNode { mode: S_IFREG | 0o600, uid: 0, gid: 0, rdev: 0, target: b"" };
     let make = |name: String| system.create(ROOT, name.as_bytes(), &node, time(1)).map(drop).unwrap();
     (0..3000).for_each(|index| make(format!("stays-{index}")));
@@ -404,7 +404,7 @@ fn a_directory_is_read_whole_while_it_changes() {
 #[test]
 fn what_is_read_and_written_at_once_is_whole() {
     let blocks: Arc<dyn Blocks> = Arc::new(MemoryBlocks::new(BLOCKS));
-    let system = FileSystem::format(blocks, [3; 16], time(0)).unwrap();
+    let system = FileSystem::format(blocks, [3; 16], (0, 0), time(0)).unwrap();
     let node = NewNode { mode: S_IFREG | 0o600, uid: 0, gid: 0, rdev: 0, target: b"" };
     let effects = WriteEffects { now: None, is_unprivileged: false };
     std::thread::scope(|scope| {
