@@ -303,7 +303,7 @@ const SECRETS: [&str; 2] = [
 ];
 const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555";
 
-/// The kernel's and the target's idea of DH-HMAC-CHAP are one: one way with SHA-512 and ffdhe3072, and both ways.
+/// The kernel and the target have one idea of DH-HMAC-CHAP: both ways, with the hash and group that the kernel offers.
 #[test]
 fn a_stock_kernel_proves_who_it_is_and_asks_the_target_to() {
     use std::os::unix::fs::PermissionsExt;
