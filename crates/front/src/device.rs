@@ -5,7 +5,6 @@
 
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use osier_client::{ALLOCATION_BLOCKS_MAX, Ask, Queue, QueueError, Slot};
@@ -32,15 +31,13 @@ pub struct DeviceExport {
     front: &'static str,
     name: String,
     socket: PathBuf,
-    /// The device was there once, so that it is expected back when it is not.
-    was_there: AtomicBool,
 }
 
 impl DeviceExport {
     /// The device that is served at a socket, under a name for clients; `front` is what the device knows its queues by.
     #[must_use]
     pub fn new(front: &'static str, name: String, socket: PathBuf) -> DeviceExport {
-        DeviceExport { front, name, socket, was_there: AtomicBool::new(false) }
+        DeviceExport { front, name, socket }
     }
 }
 
@@ -51,21 +48,20 @@ impl Export for DeviceExport {
 
     fn open(&self) -> Result<Box<dyn Volume>, String> {
         let name = format!("{} {}", self.front, self.name);
-        let until = Instant::now() + PATIENCE_OF_NEW;
-        let queue = loop {
-            match Queue::attach_as(&self.socket, DEPTH, TRANSFER_BYTES, &name) {
-                Ok(queue) => break queue,
-                Err(error) if !self.was_there.load(Ordering::Relaxed) || Instant::now() > until => {
-                    return Err(error.to_string());
-                }
-                Err(error @ QueueError::Refused { .. }) => return Err(error.to_string()),
-                Err(_) => std::thread::sleep(TRY),
-            }
-        };
-        self.was_there.store(true, Ordering::Relaxed);
+        let queue = Queue::attach_as(&self.socket, DEPTH, TRANSFER_BYTES, &name).map_err(|error| error.to_string())?;
         let out = (0..DEPTH).map(|_| None).collect();
         let ended = Vec::new();
         Ok(Box::new(DeviceVolume { queue, out, ended, is_armed: false, lost: None, has_failed: false }))
+    }
+
+    fn open_for_client(&self) -> Result<Box<dyn Volume>, String> {
+        let until = Instant::now() + PATIENCE_OF_NEW;
+        loop {
+            match self.open() {
+                Err(_) if Instant::now() < until => std::thread::sleep(TRY),
+                opened => return opened,
+            }
+        }
     }
 }
 

@@ -152,4 +152,11 @@ pub trait Export: Send + Sync {
     /// # Errors
     /// What a person at the client should read.
     fn open(&self) -> Result<Box<dyn Volume>, String>;
+    /// As [`Export::open`], for a client that has come already: one that is away for a moment is waited for.
+    ///
+    /// # Errors
+    /// As there.
+    fn open_for_client(&self) -> Result<Box<dyn Volume>, String> {
+        self.open()
+    }
 }

@@ -160,7 +160,7 @@ impl<'a> Connection<'a> {
         let Some(served) = self.exports.iter().find(|served| served.export.name() == name) else {
             return Err(format!("there is no export {name:?} any more"));
         };
-        let volume = served.export.open()?;
+        let volume = served.export.open_for_client()?;
         Bytes::new(volume, &served.lock).map_err(|error| format!("cannot open export {name:?}: {error}"))
     }
 

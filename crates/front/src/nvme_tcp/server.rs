@@ -222,7 +222,7 @@ impl Shared {
     /// # Errors
     /// Why there is none.
     pub fn open(&self) -> Result<Box<dyn Volume>, String> {
-        let volume = self.export.open()?;
+        let volume = self.export.open_for_client()?;
         let is_same = volume.blocks() == self.namespace.blocks
             && volume.about().nguid == self.namespace.nguid
             && volume.is_read_only() == self.namespace.is_read_only;
